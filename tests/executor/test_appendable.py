@@ -11,10 +11,9 @@ from deltalake import DeltaTable, write_deltalake
 from penstock.catalog import LakeTable
 from penstock.errors import FeatureNotSupported
 from penstock.executor.block import LakeBlock
+from penstock.lakehouse.change import INSERT, StagedCommit
 from penstock.lakehouse.files import FileWriter
 from penstock.lakehouse.protocol import check_appendable
-from penstock.lakehouse.staged_change import INSERT
-from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse
 
 _ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})

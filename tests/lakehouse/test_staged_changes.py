@@ -18,8 +18,7 @@ from pyroaring import BitMap
 
 from lakehouse.tables import accounts, commit, delta_rs_ids, rows_of, write
 from penstock.errors import CommitConflict, FeatureNotSupported
-from penstock.lakehouse.staged_change import StagedChange, from_json, to_json
-from penstock.lakehouse.staged_commit import StagedCommit
+from penstock.lakehouse.change import StagedChange, StagedCommit, from_json, to_json
 from penstock.lakehouse.state import TableState, load, load_vectors
 from penstock.lakehouse.table import DeltaTable
 

@@ -24,9 +24,9 @@ from penstock.errors import StorageError
 from penstock.executor import block_commit
 from penstock.executor.block_commit import CommitBlocks
 from penstock.lakehouse import xact
+from penstock.lakehouse.change import StagedCommit
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.log_store import LocalLogStore
-from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table import DeltaTable
 from publishing.lake_node import LakeNode

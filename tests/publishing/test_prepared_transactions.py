@@ -26,7 +26,7 @@ from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.held_rows import HeldRows
 from penstock.executor.modify import TruncateTables
 from penstock.executor.two_phase import TwoPhase
-from penstock.lakehouse.staged_commit import StagedCommit
+from penstock.lakehouse.change import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse
 from publishing.heard import heard, listen
 from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions

@@ -18,7 +18,7 @@ from faults.heavy import part_of_make_faults
 from penstock.errors import StorageError
 from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.row_work import LeafWork
-from penstock.lakehouse.staged_commit import StagedCommit
+from penstock.lakehouse.change import StagedCommit
 from penstock.pipeline.evaluate import Evaluation
 from publishing.lake_node import LakeNode
 

@@ -22,8 +22,8 @@ from penstock.embedded import wait_until
 from penstock.errors import StorageError
 from penstock.executor import block_commit
 from penstock.executor.block_commit import NewTables
+from penstock.lakehouse.change import StagedCommit
 from penstock.lakehouse.schema import TableSchema
-from penstock.lakehouse.staged_commit import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse
 from publishing.lake_node import PASSWORD, LakeNode, drop_subscriptions
 from publishing.psql_pair import Pair

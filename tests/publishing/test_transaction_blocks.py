@@ -23,7 +23,7 @@ from penstock.catalog import TwoPhaseKind
 from penstock.embedded import wait_until
 from penstock.errors import StorageError
 from penstock.executor import block_commit
-from penstock.lakehouse.staged_commit import StagedCommit
+from penstock.lakehouse.change import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse
 from publishing.heard import heard, listen
 from publishing.lake_node import LakeNode

@@ -19,7 +19,7 @@ from pyroaring import BitMap
 from faults.heavy import part_of_make_faults
 from fix_postgres import Database, _database
 from penstock.embedded import EmbeddedPostgres, wait_until
-from penstock.lakehouse.staged_commit import StagedCommit
+from penstock.lakehouse.change import StagedCommit
 from penstock.lakehouse.warehouse import Warehouse
 from publishing.lake_node import LakeNode
 from publishing.test_prepared_transactions import gids

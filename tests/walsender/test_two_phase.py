@@ -14,7 +14,7 @@ from penstock.catalog import (
     PreparedState,
     TwoPhaseKind,
 )
-from penstock.lakehouse.staged_change import StagedChange, changes_in, content_of
+from penstock.lakehouse.change import StagedChange, changes_in, content_of
 from penstock.walsender.commit_order import PendingTransaction
 from penstock.walsender.sequencer import one_by_block
 from penstock.walsender.two_phase import (

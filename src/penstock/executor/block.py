@@ -21,11 +21,11 @@ from penstock.executor.rows import serialization_failure
 from penstock.executor.tables import BlockPosition
 from penstock.lakehouse import protocol
 from penstock.lakehouse.block_warehouse import BlockWarehouse, remove_empty_folders
+from penstock.lakehouse.change import StagedChange
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile, file_uri
 from penstock.lakehouse.row_pairs import pairs_folder
 from penstock.lakehouse.schema import TableSchema, check_lengths
-from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors, refresh
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table import DeltaTable

@@ -18,7 +18,7 @@ from typing import Final
 from pyroaring import BitMap
 
 from penstock.catalog import Catalog, CatalogTransaction
-from penstock.lakehouse.staged_change import StagedChange, changes_in
+from penstock.lakehouse.change import StagedChange, changes_in
 from penstock.pipeline.query import Interrupts
 from penstock.sqlstate import SerializationFailure
 

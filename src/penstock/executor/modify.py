@@ -54,12 +54,12 @@ from penstock.executor.unique_by_spark import check_not_null, check_unique, live
 from penstock.executor.unique_keys import UniqueKeys, unique_keys
 from penstock.executor.writer import Writer
 from penstock.lakehouse.actions import grouped_mark
+from penstock.lakehouse.change import INSERT, MOVE
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.protocol import ENABLE_VECTORS
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
 from penstock.lakehouse.session import session_of_a_statement
-from penstock.lakehouse.staged_change import INSERT, MOVE
 from penstock.lakehouse.state import load
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse

@@ -24,9 +24,9 @@ from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.routes import ROUTE, Route
 from penstock.executor.row_pairs import differ, old_values, pair_schema, paired_columns
 from penstock.executor.rows import Change, delta_table, quoted, serialization_failure
+from penstock.lakehouse.change import INSERT, MOVE
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.row_pairs import NEW, OLD, pairs_folder
-from penstock.lakehouse.staged_change import INSERT, MOVE
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.write_frame import write_frame

@@ -43,8 +43,7 @@ from penstock.failpoint import (
     AFTER_ROLLBACK_PREPARED,
     failpoint,
 )
-from penstock.lakehouse.staged_change import StagedChange, changes_in, content_of
-from penstock.lakehouse.staged_commit import is_named
+from penstock.lakehouse.change import StagedChange, changes_in, content_of, is_named
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pipeline.query import Interrupts

@@ -25,12 +25,12 @@ from penstock.executor.routes import OpenTable, Route
 from penstock.executor.row_work import LeafWork
 from penstock.executor.rows import RowChange
 from penstock.identifiers import quoted
+from penstock.lakehouse.change import StagedChange
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import numbers_of
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.schema import TableSchema
-from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.storage import Storage
 from penstock.pgtypes.text_output import text_output

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from penstock.errors import VersionGone
 from penstock.lakehouse.actions import emptied_with, is_truncate, reversed_by
+from penstock.lakehouse.change import UPDATE as STAGED_UPDATE
+from penstock.lakehouse.change import StagedChange
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import inline, unique_id
 from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.row_pairs import PairFile, pair_files, pairs_folder
-from penstock.lakehouse.staged_change import UPDATE as STAGED_UPDATE
-from penstock.lakehouse.staged_change import StagedChange
 from penstock.lakehouse.state import TableState, load_at
 from penstock.lakehouse.storage import Storage
 

@@ -35,9 +35,9 @@ from penstock.errors import (
     UndefinedObject,
     VersionGone,
 )
+from penstock.lakehouse.change import StagedChange, changes_in
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.identity import EntryMark, entry_mark
-from penstock.lakehouse.staged_change import StagedChange, changes_in
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.table_changes import (
     FilePart,

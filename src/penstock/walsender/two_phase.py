@@ -26,7 +26,7 @@ from penstock.catalog import (
     TwoPhaseKind,
     TwoPhaseRecord,
 )
-from penstock.lakehouse.staged_change import StagedChange
+from penstock.lakehouse.change import StagedChange
 from penstock.walsender.commit_order import PendingTransaction
 
 _BYTES_OF_AN_ACTION = 64

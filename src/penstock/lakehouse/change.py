@@ -1,0 +1,658 @@
+"""What a transaction does to one table: files that come, rows that go; its commit and the way back.
+
+In: versions of the table, files just written in its folder, positions of rows. Out: the table's
+files as the transaction sees them, and actions for the log. ``Staging`` changes the files of one
+version in place, for whoever commits right after it. ``StagedChange`` is a value that outlives its
+version: it can be committed on any later one in which nobody else has touched the same rows. Each
+statement of a block makes a new one, so a savepoint just keeps an earlier value. ``StagedCommit``
+commits it, and takes the commit back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from pyroaring import BitMap
+
+from penstock.errors import CommitConflict, PenstockError, RelationChanged, StorageError
+from penstock.lakehouse import actions, protocol
+from penstock.lakehouse.actions import Action, block_mark, group_of, is_undone
+from penstock.lakehouse.data_file import DataFile
+from penstock.lakehouse.deletion_vectors import VectorFile, inline, of_inline
+from penstock.lakehouse.files import WrittenFile, file_uri
+from penstock.lakehouse.foreign import empties
+from penstock.lakehouse.log import read_entry
+from penstock.lakehouse.log_store import LogStore
+from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
+from penstock.lakehouse.state import TableState, data_file, load, load_at, load_vectors
+from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.xact import Commit, TableLog
+
+log = logging.getLogger(__name__)
+
+# Changes of files for the next version of a table, gathered in one or many steps: written files,
+# deleted positions, removals. ``Staging`` shows the files with all changes, and in the end returns
+# remove and add actions with one vector file. If a later step deletes rows of a staged file, the
+# file is added with a vector; a file that loses rows in several steps gets one vector for all.
+
+
+class Staging:
+    """The files of the current version, changed in place; the state before can be restored."""
+
+    def __init__(
+        self, table: str, files: dict[str, DataFile], partition_by: Sequence[str] = ()
+    ) -> None:
+        self._table = table
+        self._partition_by = tuple(partition_by)
+        self._files = files
+        self._before: dict[str, DataFile | None] = {}
+        self._emptied = False
+
+    @property
+    def files(self) -> Mapping[str, DataFile]:
+        """Files by path, staged changes included."""
+        return MappingProxyType(self._files)
+
+    @property
+    def added(self) -> tuple[DataFile, ...]:
+        """Files that the current version lacks."""
+        new = (path for path, before in self._before.items() if before is None)
+        return tuple(self._files[path] for path in new if path in self._files)
+
+    @property
+    def changed(self) -> bool:
+        """Tell whether the next version differs in its files."""
+        return bool(self._before)
+
+    @property
+    def appends_only(self) -> bool:
+        """Tell whether no file of the current version is touched."""
+        return all(before is None for before in self._before.values())
+
+    @property
+    def emptied(self) -> bool:
+        """Tell whether a TRUNCATE has removed every row of the current version."""
+        return self._emptied
+
+    def add(self, file: DataFile) -> None:
+        """Stage a new file. Raises PenstockError if its path is there already, RelationChanged if
+        it was written for another partitioning of the table."""
+        if tuple(file.partition_values or ()) != self._partition_by:
+            raise RelationChanged(
+                f'table "{self._table}" was partitioned otherwise when file "{file.path}" was '
+                "written"
+            )
+        if file.path in self._files:
+            raise PenstockError(f'file "{file.path}" is staged twice')
+        self._put(file.path, file)
+
+    def replace(self, path: str, file: DataFile) -> None:
+        """Stage a file in the place of another one. Raises CommitConflict if that is gone."""
+        if path not in self._files:
+            raise _no_file(self._table, path)
+        self._put(path, None)
+        self.add(file)
+
+    def remove_all(self, *, truncate: bool = True) -> None:
+        """Stage the removal of all files, those staged before included."""
+        self._emptied = truncate
+        for path in list(self._files):
+            self._put(path, None)
+
+    def put(self, files: Mapping[str, DataFile | None]) -> None:
+        """Stage files by path; None removes a file."""
+        for path, file in files.items():
+            self._put(path, file)
+
+    def delete(self, path: str, positions: BitMap) -> None:
+        """Stage deletions in a file, besides earlier ones; remove the file if no row is left.
+
+        Raises CommitConflict if there is no such file.
+        """
+        file = self._files.get(path)
+        if file is None:
+            raise _no_file(self._table, path)
+        gone = file.positions_deleted() | positions
+        if gone and gone.max() >= file.rows:
+            raise PenstockError(f'file "{path}" has {file.rows} rows, row {gone.max()} was deleted')
+        if len(gone) == file.rows:
+            self._put(path, None)
+        elif len(gone) > file.deleted:
+            self._put(path, file.with_deleted(gone))
+
+    def discard(self) -> list[str]:
+        """Go back to the current version; return the paths of staged files, now unneeded."""
+        staged = [path for path, before in self._before.items() if before is None]
+        for path, before in self._before.items():
+            self._set(path, before)
+        self._before = {}
+        self._emptied = False
+        return staged
+
+    def describe(self, vectors: VectorFile) -> dict[str, DataFile]:
+        """Add all new vectors to ``vectors``; return their data files, with descriptors."""
+        described = {}
+        for path in self._before:
+            file = self._files.get(path)
+            if file is not None and file.deleted and file.descriptor is None:
+                described[path] = file.with_descriptor(vectors.add(file.positions_deleted()))
+        return described
+
+    def actions(
+        self, described: Mapping[str, DataFile], *, now: int, data_change: bool
+    ) -> Iterable[Action]:
+        """Return remove and add actions. ``described``: the result of ``describe``."""
+        removes: list[Action] = []
+        adds: list[Action] = []
+        for path, before in self._before.items():
+            file = described.get(path) or self._files.get(path)
+            if before is not None:
+                removes.append(actions.remove(before, now=now, data_change=data_change))
+            if file is not None:
+                adds.append(actions.add(file, file.descriptor, data_change=data_change))
+        return removes + adds
+
+    def committed(self, described: Mapping[str, DataFile]) -> list[str]:
+        """Take the staged changes as the current version; return the paths of files that were
+        staged and then removed."""
+        self._files.update(described)
+        dropped = [p for p, before in self._before.items() if not before and p not in self._files]
+        self._before = {}
+        self._emptied = False
+        return dropped
+
+    def _put(self, path: str, file: DataFile | None) -> None:
+        self._before.setdefault(path, self._files.get(path))
+        self._set(path, file)
+
+    def _set(self, path: str, file: DataFile | None) -> None:
+        if file is None:
+            self._files.pop(path, None)
+        else:
+            self._files[path] = file
+
+
+def _no_file(table: str, path: str) -> CommitConflict:
+    return CommitConflict(
+        f'table "{table}" has no file "{path}" any more', hint="Load the table again and retry."
+    )
+
+
+# The changes of an open transaction to one table.
+
+INSERT: Final = "insert"
+UPDATE: Final = "update"
+DELETE: Final = "delete"
+MOVE: Final = "move"
+"""The kind of a change that moves rows to another partition."""
+_OPERATIONS: Final[Mapping[str, str]] = {INSERT: "WRITE", UPDATE: "UPDATE", DELETE: "DELETE"}
+_MIXED: Final = "MERGE"
+"""commitInfo.operation of changes of several kinds."""
+_UNDO: Final = "ROLLBACK"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Deleted rows of a file of the table. ``file``: as it was when they were read."""
+
+    file: DataFile
+    positions: BitMap
+
+
+@dataclass(frozen=True)
+class StagedChange:
+    """The changes of a transaction to one table.
+
+    ``relation``: the table's oid. ``table_id``, ``schema`` and ``partition_by``: those of the table
+    that was read. ``version``: the version that the last statement has read, ``since``: the first
+    one. ``gone``: deleted rows of the table's files, by path. ``added``: the transaction's own
+    files that have rows left, by path, with their vectors inline. ``kinds``: those of its
+    statements. ``pairs``: files that tell which new row was which old one.
+    """
+
+    relation: int
+    uri: str
+    name: str
+    table_id: str
+    schema: str
+    partition_by: tuple[str, ...]
+    version: int
+    gone: Mapping[str, Loss] = field(default_factory=dict)
+    added: Mapping[str, DataFile] = field(default_factory=dict)
+    kinds: frozenset[str] = frozenset()
+    pairs: tuple[WrittenFile, ...] = ()
+    since: int = -1
+
+    @classmethod
+    def of(cls, relation: int, uri: str, name: str, state: TableState) -> StagedChange:
+        """Return a value without changes yet."""
+        metadata = state.metadata
+        return cls(
+            relation,
+            uri,
+            name,
+            str(metadata["id"]),
+            metadata["schemaString"],
+            tuple(state.layout.partition_by),
+            state.version,
+            since=state.version,
+        )
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether the table stays as it is."""
+        return not (self.gone or self.added)
+
+    def with_rows(
+        self,
+        kind: str,
+        state: TableState,
+        gone: Mapping[str, BitMap],
+        written: Sequence[WrittenFile],
+        pairs: Sequence[WrittenFile] = (),
+    ) -> StagedChange:
+        """Return the value after one more statement. ``state``: the table as the statement has read
+        it, without staged changes; ``gone``: deleted positions in its files and in own ones."""
+        lost, added = dict(self.gone), dict(self.added)
+        for path, positions in gone.items():
+            own = added.get(path)
+            if own is None:
+                before = lost[path].positions if path in lost else BitMap()
+                lost[path] = Loss(state.files[path], before | positions)
+                continue
+            left = own.positions_deleted() | positions
+            if len(left) < own.rows:
+                added[path] = _in_line(own, left)
+            else:
+                del added[path]
+        now = actions.now_ms()
+        added |= {file.path: DataFile.of_written(file, now) for file in written}
+        return replace(
+            self,
+            version=state.version,
+            gone=lost,
+            added=added,
+            kinds=self.kinds | {kind},
+            pairs=(*self.pairs, *pairs),
+        )
+
+    def check(self, state: TableState) -> None:
+        """Check that it can be committed on ``state``, in which touched files have their vectors.
+
+        Raises CommitConflict if the table was altered or replaced, or others were first to change
+        one of the rows.
+        """
+        metadata = state.metadata
+        known = (self.table_id, self.schema, self.partition_by)
+        if known != (metadata["id"], metadata["schemaString"], tuple(state.layout.partition_by)):
+            raise CommitConflict(f'table "{self.name}" was altered')
+        for path, loss in self.gone.items():
+            file = state.files.get(path)
+            if file is None or file.positions_deleted() & loss.positions:
+                raise CommitConflict(
+                    f'others have changed rows of table "{self.name}" that this transaction changes'
+                )
+
+    def files(self, state: TableState) -> dict[str, DataFile]:
+        """Return the files of a version as the transaction sees them."""
+        found = dict(state.files)
+        for path, loss in self.gone.items():
+            left = found[path].positions_deleted() | loss.positions
+            if len(left) < found[path].rows:
+                found[path] = _in_line(found[path], left)
+            else:
+                del found[path]
+        return {**found, **self.added}
+
+    def commit(self, state: TableState, mark: Mapping[str, object], vectors: VectorFile) -> Commit:
+        """Return the commit after ``state``, which has passed ``check``. ``mark``: user metadata;
+        ``vectors``: the file that gets its deletion vectors."""
+        now = actions.now_ms()
+        operation = _OPERATIONS.get(next(iter(self.kinds)), _MIXED)
+        lost = ((state.files[path], loss.positions) for path, loss in self.gone.items())
+        kept = [(file, file.positions_deleted() | positions) for file, positions in lost]
+        changes = [
+            *_removes((file for file, _ in kept), now),
+            *_adds(((file, left) for file, left in kept if len(left) < file.rows), vectors),
+            *_adds(((file, file.positions_deleted()) for file in self.added.values()), vectors),
+        ]
+        return Commit(
+            operation if len(self.kinds) == 1 else _MIXED,
+            changes,
+            {**mark, **pairs_mark(state.version, self.pairs)},
+            blind_append=not self.gone,
+        )
+
+    def undo(self, state: TableState, mark: Mapping[str, object], vectors: VectorFile) -> Commit:
+        """Return the commit after ``state`` that takes its commit back: deleted rows come back, and
+        added rows go, unless others have moved them to other files."""
+        here = [state.files[path] for path in (*self.gone, *self.added) if path in state.files]
+        removes = _removes(here, actions.now_ms())
+        return Commit(_UNDO, [*removes, *_adds(self._back(state), vectors)], mark)
+
+    def _back(self, state: TableState) -> Iterator[tuple[DataFile, BitMap]]:
+        for path, loss in self.gone.items():
+            file = state.files.get(path, loss.file)
+            others = file.positions_deleted() if path in state.files else _all(file)
+            yield file, others - loss.positions
+
+    def paths(self) -> set[str]:
+        """Return the paths of its own files that the commit names."""
+        return set(self.added)
+
+    def uris(self) -> set[str]:
+        """Return the URIs of all files that it needs until it is committed, and of its pairs."""
+        folder = pairs_folder(self.uri)
+        return {
+            *(file_uri(self.uri, path) for path in self.paths()),
+            *(file_uri(folder, file.path) for file in self.pairs),
+        }
+
+
+def _all(file: DataFile) -> BitMap:
+    return BitMap(range(file.rows))
+
+
+def _in_line(file: DataFile, positions: BitMap) -> DataFile:
+    return file.with_deleted(positions).with_descriptor(inline(positions))
+
+
+def _removes(files: Iterable[DataFile], now: int) -> Iterator[Action]:
+    return (actions.remove(file, now=now, data_change=True) for file in files)
+
+
+def _adds(files: Iterable[tuple[DataFile, BitMap]], vectors: VectorFile) -> Iterator[Action]:
+    for file, deleted in files:
+        descriptor = vectors.add(deleted) if deleted else None
+        yield actions.add(file, descriptor, data_change=True)
+
+
+def to_json(change: StagedChange) -> dict[str, Any]:
+    """Return the JSON form of a change, in which it is stored."""
+    return {
+        "relation": change.relation,
+        "uri": change.uri,
+        "name": change.name,
+        "table_id": change.table_id,
+        "schema": change.schema,
+        "partition_by": list(change.partition_by),
+        "version": change.version,
+        "since": change.since,
+        "gone": [[_body(loss.file), inline(loss.positions)] for loss in change.gone.values()],
+        "added": [_body(file) for file in change.added.values()],
+        "kinds": sorted(change.kinds),
+        "pairs": [[file.path, file.size] for file in change.pairs],
+    }
+
+
+def changes_in(content: str | bytes) -> list[StagedChange]:
+    """Return the changes in a text of ``content_of``."""
+    return [from_json(found) for found in json.loads(content)]
+
+
+def content_of(changes: Sequence[StagedChange]) -> str:
+    """Return the text in which a transaction's changes to its tables are stored."""
+    return json.dumps([to_json(change) for change in changes])
+
+
+def _body(file: DataFile) -> Mapping[str, Any]:
+    stats = {"numRecords": file.rows, **file.stats}
+    vector = inline(file.positions_deleted()) if file.deleted else None
+    body: Mapping[str, Any] = actions.add(replace(file, stats=stats), vector, data_change=True)[
+        "add"
+    ]
+    return body
+
+
+def from_json(found: Mapping[str, Any]) -> StagedChange:
+    """Return the change in a JSON form of ``to_json``."""
+    gone = [Loss(_file(body), of_inline(positions)) for body, positions in found["gone"]]
+    added = [_file(body) for body in found["added"]]
+    return StagedChange(
+        relation=found["relation"],
+        uri=found["uri"],
+        name=found["name"],
+        table_id=found["table_id"],
+        schema=found["schema"],
+        partition_by=tuple(found["partition_by"]),
+        version=found["version"],
+        since=found.get("since", -1),
+        gone={loss.file.path: loss for loss in gone},
+        added={file.path: file for file in added},
+        kinds=frozenset(found["kinds"]),
+        pairs=tuple(WrittenFile(path, size, 0, {}) for path, size in found["pairs"]),
+    )
+
+
+def _file(body: Mapping[str, Any]) -> DataFile:
+    file = data_file(body)
+    if not file.descriptor:
+        return file
+    positions = of_inline(file.descriptor)
+    return file.with_deleted(positions).with_descriptor(file.descriptor)
+
+
+# Commits of a transaction's staged change to one table, and the way to take one back.
+#
+# In: a staged change, and the mark of its transaction if that is over several tables. Out: a new
+# version of the table, durable on return, or CommitConflict. A commit can be found again by its
+# mark, so nothing is put twice after a crash. The caller decides which tables to commit, and when
+# to take a commit back.
+
+CheckRows = Callable[[StagedChange, TableState], None]
+"""A function that raises an error if the rows of a change are not allowed in a version."""
+MakeCommit = Callable[[VectorFile], Commit]
+"""A function that returns a commit, and adds its vectors to a file, which is a new one for every
+try."""
+_STATS: Final = 8
+"""Files whose existence is checked at a time; object stores answer slowly."""
+_FENCE: Final = "FENCE"
+"""commitInfo.operation of an empty version, which takes the number of one that may still come."""
+
+
+class StagedCommit:
+    """The commit of one table's change. ``group`` and ``relations``: those of its transaction, None
+    and empty if it has only this table."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        store: LogStore,
+        change: StagedChange,
+        group: str | None = None,
+        relations: Collection[int] = (),
+        check_rows: CheckRows = lambda *_: None,
+    ) -> None:
+        self.change: Final = change
+        self._check_rows = check_rows
+        self._storage = storage
+        self._log = TableLog(storage, store, change.uri)
+        self._group = group
+        self._relations = relations
+
+    def check(self) -> TableState:
+        """Check that the change can be committed now; return the state on which it can. Raises
+        CommitConflict, and what ``check_rows`` raises."""
+        state = load(self._storage, self.change.uri)
+        if state is None or state.version < self.change.version:
+            raise CommitConflict(f'table "{self.change.name}" was dropped')
+        self._check(state)
+        return state
+
+    def put(self, state: TableState | None = None) -> int:
+        """Commit the change; return the version that has it. ``state``: a fresh result of
+        ``check``, for the first try.
+
+        Nothing was put after CommitConflict and what ``check_rows`` raises. After StorageError the
+        entry may be there.
+        """
+        while True:
+            if state is None and self._group is not None:
+                there, seen = self._find(undone=False)
+                if there is not None:
+                    return there
+                state = self.check()
+                if not self._seen_all(seen, state):
+                    state = None
+                    continue
+            state = state or self.check()
+            mark = self._mark(undone=False)
+            if self._put(state, partial(self.change.commit, state, mark)):
+                return state.version + 1
+            state = None
+
+    def settled(self) -> int | None:
+        """Return the version that has the change although ``put`` has raised; None if there is none
+        and none will come. Raises StorageError if that cannot be found out."""
+        return self._log.settle()
+
+    def undo(self) -> None:
+        """Take the commit back if it was put, and make sure that it is not put later. Raises
+        StorageError, and FeatureNotSupported if the table has got a feature since that we do not
+        maintain."""
+        while True:
+            if self._find(undone=True)[0] is not None:
+                return
+            there, seen = self._find(undone=False)
+            state = load(self._storage, self.change.uri)
+            if state is None or state.metadata.get("id") != self.change.table_id:
+                return  # it was dropped, with all that was in it
+            if not self._seen_all(seen, state):
+                continue
+            if there is None and self._storage.is_local:
+                return
+            make: MakeCommit = _fence
+            if there is not None:
+                protocol.check_features(self.change.name, state.protocol, state.metadata)
+                self._say_rewritten(state)
+                load_vectors(self._storage, self.change.uri, state, self._touched())
+                change = self._to_undo(there, state.version)
+                make = partial(change.undo, state, self._mark(undone=True))
+            if self._put(state, make):
+                return
+
+    def there(self) -> bool | None:
+        """Tell whether it was put and not taken back; None if the table was dropped. Raises
+        StorageError."""
+        while True:
+            there, seen = self._find(undone=False)
+            state = load(self._storage, self.change.uri)
+            if state is None or state.metadata.get("id") != self.change.table_id:
+                return None
+            if self._seen_all(seen, state):
+                return there is not None and self._find(undone=True)[0] is None
+
+    def checkpoint(self, version: int, properties: Mapping[str, str]) -> None:
+        """Write a checkpoint if one is due."""
+        self._log.checkpoint_if_due(version, properties)
+
+    def _mark(self, *, undone: bool) -> Mapping[str, object]:
+        if self._group is None:
+            return {}
+        return block_mark(self._group, self._relations, undone=undone)
+
+    def _touched(self) -> set[str]:
+        return {*self.change.gone, *self.change.added}
+
+    def _check(self, state: TableState) -> None:
+        check = protocol.check_writable if self.change.gone else protocol.check_appendable
+        check(self.change.name, state.protocol, state.metadata)
+        load_vectors(self._storage, self.change.uri, state, self.change.gone.keys())
+        self.change.check(state)
+        if self._group is not None and not self.change.paths().isdisjoint(state.files):
+            raise CommitConflict(f'table "{self.change.name}" has rows of this transaction already')
+        self._check_files()
+        self._check_rows(self.change, state)
+
+    def _check_files(self) -> None:
+        """Raise CommitConflict if own files are gone: VACUUM removes them if they wait for long."""
+        uris = [file_uri(self.change.uri, path) for path in self.change.paths()]
+        with ThreadPoolExecutor(_STATS) as pool:
+            there = pool.map(self._storage.exists, uris)
+            if not all(there):
+                raise CommitConflict(
+                    f'files that this transaction has written for table "{self.change.name}" were '
+                    "removed"
+                )
+
+    def _say_rewritten(self, state: TableState) -> None:
+        lost = len(self.change.added.keys() - state.files.keys())
+        if lost:
+            log.error(
+                'table "%s": others have rewritten or removed %d files of a transaction block that '
+                "is rolled back: rows that they have copied stay",
+                self.change.name,
+                lost,
+            )
+
+    def _to_undo(self, there: int, newest: int) -> StagedChange:
+        """Return the change to take back. Its deleted rows do not come back if others have emptied
+        the table since: without the commit they would have removed these rows, too."""
+        storage, uri = self._storage, self.change.uri
+        changed = False
+        for version in range(there + 1, newest + 1):
+            entry = read_entry(storage, uri, version) or []
+            if empties(entry, load_at(storage, uri, version - 1).files.keys()):
+                return replace(self.change, gone={})
+            changed |= any(action.get("remove", {}).get("dataChange") for action in entry)
+        if changed and self.change.gone:
+            log.error(
+                'table "%s": others have changed rows after a transaction block that is rolled '
+                "back: rows that it had taken away are back, whatever they would have done to them",
+                self.change.name,
+            )
+        return self.change
+
+    def _find(self, *, undone: bool) -> tuple[int | None, int]:
+        """Find the commit, or with ``undone`` the one that has taken it back; return its version,
+        None if there is none, and the last version that was searched."""
+        version, found = self.change.version, None
+        while (entry := read_entry(self._storage, self.change.uri, version + 1)) is not None:
+            version += 1
+            if found is None and group_of(entry) == self._group and is_undone(entry) is undone:
+                found = version
+        return found, version
+
+    def _seen_all(self, seen: int, state: TableState) -> bool:
+        """Tell whether the search has covered ``state``; False if it has new entries. Raises
+        StorageError if the next entry is missing."""
+        if seen >= state.version:
+            return True
+        if read_entry(self._storage, self.change.uri, seen + 1) is None:
+            raise StorageError(
+                f'log of table "{self.change.uri}" has no entry for version {seen + 1}',
+                sqlstate="XX001",
+            )
+        return False
+
+    def _put(self, state: TableState, make: MakeCommit) -> bool:
+        """Put a commit after ``state``; return False if another writer was first."""
+        vectors = VectorFile()
+        try:
+            self._log.put(state.version, make(vectors), vectors)
+        except CommitConflict:
+            return False
+        return True
+
+
+def is_named(storage: Storage, change: StagedChange) -> bool:
+    """Tell whether a version of the table names files of a change, or may have named them, as
+    entries are gone. Raises StorageError."""
+    own, version = change.paths(), change.version
+    while (entry := read_entry(storage, change.uri, version + 1)) is not None:
+        version += 1
+        if any("add" in action and action["add"]["path"] in own for action in entry):
+            return True
+    state = load(storage, change.uri)
+    return state is not None and state.version > version
+
+
+def _fence(_: VectorFile) -> Commit:
+    return Commit(_FENCE)
