@@ -318,7 +318,7 @@ def test_two_sessions_insert_at_once(lake: LakeNode, monkeypatch: pytest.MonkeyP
 
 
 def test_a_committed_statement_is_no_error(lake: LakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of a block, its commit may come into the node's log later."""
+    """Its commit may come into the node's log later, as that of a block."""
     lake.execute("CREATE TABLE later (v int)")
     serving = lake.node.serving
     assert serving is not None

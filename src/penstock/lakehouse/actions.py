@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from penstock.lakehouse import protocol, statistics
 from penstock.lakehouse.data_file import DataFile
-from penstock.lakehouse.deletion_vectors import Descriptor
 from penstock.lakehouse.schema import KEY, TableSchema, alter_schema_json
 from penstock.lakehouse.schema_changes import has_wider, with_types
 from penstock.lakehouse.state import TableState
@@ -36,8 +35,8 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def add(file: DataFile, descriptor: Descriptor | None, *, data_change: bool) -> Action:
-    """Return the add action of a file, with its vector's descriptor."""
+def add(file: DataFile, *, data_change: bool) -> Action:
+    """Return the add action of a file, whose vector has its descriptor."""
     body: dict[str, Any] = {
         "path": file.path,
         "partitionValues": dict(file.partition_values or {}),
@@ -45,7 +44,7 @@ def add(file: DataFile, descriptor: Descriptor | None, *, data_change: bool) -> 
         "modificationTime": file.modification_time,
         "dataChange": data_change,
     }
-    if descriptor:
+    if file.descriptor:
         # The protocol wants numRecords for every file with a vector, even if its writer gave no
         # statistics. The bounds are no longer tight: they include deleted rows.
         stats = {"numRecords": file.rows, **file.stats, "tightBounds": False}
@@ -54,8 +53,8 @@ def add(file: DataFile, descriptor: Descriptor | None, *, data_change: bool) -> 
         body["stats"] = statistics.to_json(file.stats)
     if file.tags:
         body["tags"] = dict(file.tags)
-    if descriptor:
-        body["deletionVector"] = dict(descriptor)
+    if file.descriptor:
+        body["deletionVector"] = dict(file.descriptor)
     if file.clustering_provider:
         body["clusteringProvider"] = file.clustering_provider
     return {"add": body}

@@ -1,18 +1,27 @@
-"""What a transaction does to one table: files that come, rows that go; its commit and the way back.
+"""What a transaction does to one table: files come, rows and files go; and the way back.
 
-In: versions of the table, files just written in its folder, positions of rows. Out: the table's
-files as the transaction sees them, and actions for the log. ``Staging`` changes the files of one
-version in place, for whoever commits right after it. ``StagedChange`` is a value that outlives its
-version: it can be committed on any later one in which nobody else has touched the same rows. Each
-statement of a block makes a new one, so a savepoint just keeps an earlier value. ``StagedCommit``
-commits it, and takes the commit back.
+In: versions of the table, files just written in its folder, positions of rows. Out: the files as
+the transaction sees them, and actions for the log.
+
+    a batch of the apply worker, a copy, compaction          statements of a session
+          |                                                        |
+          |                              StagedChange: a value, a new one for each statement
+          v                                                        v   put on a version
+    Staging: the files of one version, changed in place <----------'
+          |
+          '--> remove and add actions, one file of vectors --> xact
+
+A batch belongs to the version that is loaded; whoever loses a race makes it again. A session's
+change can be committed on any later version in which nobody else has touched the same rows; an
+earlier value is a savepoint, and a prepared transaction keeps it as text. ``StagedCommit`` commits
+it, and takes the commit back.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +34,7 @@ from penstock.errors import CommitConflict, PenstockError, RelationChanged, Stor
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import Action, block_mark, group_of, is_undone
 from penstock.lakehouse.data_file import DataFile
-from penstock.lakehouse.deletion_vectors import VectorFile, inline, of_inline
+from penstock.lakehouse.deletion_vectors import Descriptor, VectorFile, inline, of_inline
 from penstock.lakehouse.files import WrittenFile, file_uri
 from penstock.lakehouse.foreign import empties
 from penstock.lakehouse.log import read_entry
@@ -95,10 +104,13 @@ class Staging:
 
     def replace(self, path: str, file: DataFile) -> None:
         """Stage a file in the place of another one. Raises CommitConflict if that is gone."""
-        if path not in self._files:
-            raise _no_file(self._table, path)
-        self._put(path, None)
+        self.remove(path)
         self.add(file)
+
+    def remove(self, path: str) -> None:
+        """Stage the removal of a file. Raises CommitConflict if it is gone."""
+        self._file(path)
+        self._put(path, None)
 
     def remove_all(self, *, truncate: bool = True) -> None:
         """Stage the removal of all files, those staged before included."""
@@ -116,16 +128,10 @@ class Staging:
 
         Raises CommitConflict if there is no such file.
         """
-        file = self._files.get(path)
-        if file is None:
-            raise _no_file(self._table, path)
-        gone = file.positions_deleted() | positions
-        if gone and gone.max() >= file.rows:
-            raise PenstockError(f'file "{path}" has {file.rows} rows, row {gone.max()} was deleted')
-        if len(gone) == file.rows:
-            self._put(path, None)
-        elif len(gone) > file.deleted:
-            self._put(path, file.with_deleted(gone))
+        file = self._file(path)
+        left = file.without(positions)
+        if left is not file:
+            self._put(path, left)
 
     def discard(self) -> list[str]:
         """Go back to the current version; return the paths of staged files, now unneeded."""
@@ -136,19 +142,20 @@ class Staging:
         self._emptied = False
         return staged
 
-    def describe(self, vectors: VectorFile) -> dict[str, DataFile]:
-        """Add all new vectors to ``vectors``; return their data files, with descriptors."""
+    def describe(self, place: Callable[[BitMap], Descriptor]) -> dict[str, DataFile]:
+        """Return the files with new vectors, each with the descriptor that ``place`` returns."""
         described = {}
         for path in self._before:
             file = self._files.get(path)
             if file is not None and file.deleted and file.descriptor is None:
-                described[path] = file.with_descriptor(vectors.add(file.positions_deleted()))
+                described[path] = file.with_descriptor(place(file.positions_deleted()))
         return described
 
     def actions(
-        self, described: Mapping[str, DataFile], *, now: int, data_change: bool
-    ) -> Iterable[Action]:
+        self, described: Mapping[str, DataFile], *, data_change: bool = True
+    ) -> list[Action]:
         """Return remove and add actions. ``described``: the result of ``describe``."""
+        now = actions.now_ms()
         removes: list[Action] = []
         adds: list[Action] = []
         for path, before in self._before.items():
@@ -156,7 +163,7 @@ class Staging:
             if before is not None:
                 removes.append(actions.remove(before, now=now, data_change=data_change))
             if file is not None:
-                adds.append(actions.add(file, file.descriptor, data_change=data_change))
+                adds.append(actions.add(file, data_change=data_change))
         return removes + adds
 
     def committed(self, described: Mapping[str, DataFile]) -> list[str]:
@@ -167,6 +174,15 @@ class Staging:
         self._before = {}
         self._emptied = False
         return dropped
+
+    def _file(self, path: str) -> DataFile:
+        file = self._files.get(path)
+        if file is None:
+            raise CommitConflict(
+                f'table "{self._table}" has no file "{path}" any more',
+                hint="Load the table again and retry.",
+            )
+        return file
 
     def _put(self, path: str, file: DataFile | None) -> None:
         self._before.setdefault(path, self._files.get(path))
@@ -179,13 +195,7 @@ class Staging:
             self._files[path] = file
 
 
-def _no_file(table: str, path: str) -> CommitConflict:
-    return CommitConflict(
-        f'table "{table}" has no file "{path}" any more', hint="Load the table again and retry."
-    )
-
-
-# The changes of an open transaction to one table.
+# The changes of a session's open transaction to one table. All are immutable values.
 
 INSERT: Final = "insert"
 UPDATE: Final = "update"
@@ -267,11 +277,11 @@ class StagedChange:
                 before = lost[path].positions if path in lost else BitMap()
                 lost[path] = Loss(state.files[path], before | positions)
                 continue
-            left = own.positions_deleted() | positions
-            if len(left) < own.rows:
-                added[path] = _in_line(own, left)
-            else:
+            left = own.without(positions)
+            if left is None:
                 del added[path]
+            else:
+                added[path] = _in_line(left)
         now = actions.now_ms()
         added |= {file.path: DataFile.of_written(file, now) for file in written}
         return replace(
@@ -302,46 +312,37 @@ class StagedChange:
 
     def files(self, state: TableState) -> dict[str, DataFile]:
         """Return the files of a version as the transaction sees them."""
-        found = dict(state.files)
+        staging = self._staged(state)
+        return {**staging.files, **staging.describe(inline)}
+
+    def _staged(self, state: TableState) -> Staging:
+        staging = Staging(self.name, dict(state.files), self.partition_by)
         for path, loss in self.gone.items():
-            left = found[path].positions_deleted() | loss.positions
-            if len(left) < found[path].rows:
-                found[path] = _in_line(found[path], left)
-            else:
-                del found[path]
-        return {**found, **self.added}
+            staging.delete(path, loss.positions)
+        for file in self.added.values():
+            staging.add(replace(file, descriptor=None))
+        return staging
 
     def commit(self, state: TableState, mark: Mapping[str, object], vectors: VectorFile) -> Commit:
         """Return the commit after ``state``, which has passed ``check``. ``mark``: user metadata;
         ``vectors``: the file that gets its deletion vectors."""
-        now = actions.now_ms()
         operation = _OPERATIONS.get(next(iter(self.kinds)), _MIXED)
-        lost = ((state.files[path], loss.positions) for path, loss in self.gone.items())
-        kept = [(file, file.positions_deleted() | positions) for file, positions in lost]
-        changes = [
-            *_removes((file for file, _ in kept), now),
-            *_adds(((file, left) for file, left in kept if len(left) < file.rows), vectors),
-            *_adds(((file, file.positions_deleted()) for file in self.added.values()), vectors),
-        ]
+        staging = self._staged(state)
         return Commit(
             operation if len(self.kinds) == 1 else _MIXED,
-            changes,
+            staging.actions(staging.describe(vectors.add)),
             {**mark, **pairs_mark(state.version, self.pairs)},
-            blind_append=not self.gone,
+            blind_append=staging.appends_only,
         )
 
     def undo(self, state: TableState, mark: Mapping[str, object], vectors: VectorFile) -> Commit:
         """Return the commit after ``state`` that takes its commit back: deleted rows come back, and
         added rows go, unless others have moved them to other files."""
-        here = [state.files[path] for path in (*self.gone, *self.added) if path in state.files]
-        removes = _removes(here, actions.now_ms())
-        return Commit(_UNDO, [*removes, *_adds(self._back(state), vectors)], mark)
-
-    def _back(self, state: TableState) -> Iterator[tuple[DataFile, BitMap]]:
+        staging = Staging(self.name, dict(state.files), self.partition_by)
         for path, loss in self.gone.items():
-            file = state.files.get(path, loss.file)
-            others = file.positions_deleted() if path in state.files else _all(file)
-            yield file, others - loss.positions
+            staging.put({path: loss.file.restored(state.files.get(path), loss.positions)})
+        staging.put(dict.fromkeys(self.added))
+        return Commit(_UNDO, staging.actions(staging.describe(vectors.add)), mark)
 
     def paths(self) -> set[str]:
         """Return the paths of its own files that the commit names."""
@@ -356,22 +357,9 @@ class StagedChange:
         }
 
 
-def _all(file: DataFile) -> BitMap:
-    return BitMap(range(file.rows))
-
-
-def _in_line(file: DataFile, positions: BitMap) -> DataFile:
-    return file.with_deleted(positions).with_descriptor(inline(positions))
-
-
-def _removes(files: Iterable[DataFile], now: int) -> Iterator[Action]:
-    return (actions.remove(file, now=now, data_change=True) for file in files)
-
-
-def _adds(files: Iterable[tuple[DataFile, BitMap]], vectors: VectorFile) -> Iterator[Action]:
-    for file, deleted in files:
-        descriptor = vectors.add(deleted) if deleted else None
-        yield actions.add(file, descriptor, data_change=True)
+def _in_line(file: DataFile) -> DataFile:
+    """Return a file whose vector can be read before it is committed."""
+    return file.with_descriptor(inline(file.positions_deleted()))
 
 
 def to_json(change: StagedChange) -> dict[str, Any]:
@@ -405,9 +393,8 @@ def content_of(changes: Sequence[StagedChange]) -> str:
 def _body(file: DataFile) -> Mapping[str, Any]:
     stats = {"numRecords": file.rows, **file.stats}
     vector = inline(file.positions_deleted()) if file.deleted else None
-    body: Mapping[str, Any] = actions.add(replace(file, stats=stats), vector, data_change=True)[
-        "add"
-    ]
+    described = replace(file, stats=stats, descriptor=vector)
+    body: Mapping[str, Any] = actions.add(described, data_change=True)["add"]
     return body
 
 

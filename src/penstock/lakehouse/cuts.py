@@ -325,7 +325,7 @@ def _change_of(
 ) -> Commit:
     now = actions.now_ms()
     removes = [actions.remove(file, now=now, data_change=True) for file in removed]
-    adds = [actions.add(DataFile.of_written(file, now), None, data_change=True) for file in written]
+    adds = [actions.add(DataFile.of_written(file, now), data_change=True) for file in written]
     wider = (
         []
         if _has_ids(state)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pyroaring import BitMap
 
+from penstock.errors import PenstockError
 from penstock.lakehouse.deletion_vectors import Descriptor
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.partition_values import PartitionValues
@@ -68,6 +69,28 @@ class DataFile:
         return (
             BitMap() if self.deletion_vector is None else BitMap.deserialize(self.deletion_vector)
         )
+
+    def without(self, positions: BitMap) -> DataFile | None:
+        """Return this file without these rows, besides those that are deleted already; None if no
+        row is left. Raises PenstockError if it has no such row."""
+        gone = self.positions_deleted() | positions
+        if gone and gone.max() >= self.rows:
+            raise PenstockError(
+                f'file "{self.path}" has {self.rows} rows, row {gone.max()} was deleted'
+            )
+        if len(gone) == self.rows:
+            return None
+        return self if len(gone) == self.deleted else self.with_deleted(gone)
+
+    def gone_in(self, now: DataFile | None) -> BitMap:
+        """Return the positions of the rows that a version lacks in which this file is ``now``, or
+        which has no such file."""
+        return BitMap(range(self.rows)) if now is None else now.positions_deleted()
+
+    def restored(self, now: DataFile | None, positions: BitMap) -> DataFile:
+        """Return the file with these rows again, in a version in which it is ``now``, or which has
+        no such file."""
+        return (now or self).with_deleted(self.gone_in(now) - positions)
 
     def with_deleted(self, positions: BitMap) -> DataFile:
         """Return this file with a new vector, which holds *all* deleted positions."""

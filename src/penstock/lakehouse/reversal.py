@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyroaring import BitMap
-
 from penstock.errors import NotInPrerequisiteState
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import file_uri
@@ -80,10 +78,7 @@ class _Walk:
                 raise _irreversible(self.uri, "others have rewritten files with rows of it")
             self.files[path] = None
             return
-        gone = _all(old) if new is None else new.positions_deleted()
-        deleted = _all(old) if now is None else now.positions_deleted()
-        back = gone - old.positions_deleted()
-        self.files[path] = (now or old).with_deleted(deleted - back)
+        self.files[path] = old.restored(now, old.gone_in(new) - old.positions_deleted())
 
     def check_files(self) -> None:
         """Raise NotInPrerequisiteState if VACUUM has removed a file that must come back."""
@@ -135,10 +130,6 @@ def _bodies(entry: Entry) -> Sequence[Mapping[str, Any]]:
 
 def _paths(entry: Entry, kind: str) -> set[str]:
     return {str(action[kind]["path"]) for action in entry if kind in action}
-
-
-def _all(file: DataFile) -> BitMap:
-    return BitMap(range(file.rows))
 
 
 def _irreversible(uri: str, why: str) -> NotInPrerequisiteState:

@@ -21,7 +21,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap
 
 from penstock.attribute import Attribute
 from penstock.errors import CommitConflict, DuplicateObject
@@ -157,8 +156,7 @@ class SideTable:
             kept = rows
             if since is not None:
                 kept = rows.filter(pc.fill_null(pc.greater_equal(rows[column], since), True))
-            for file in (*old, *small):
-                table.stage(deleted={file.path: BitMap(range(file.rows))})
+            table.stage(removed=[file.path for file in (*old, *small)])
             if kept.num_rows:
                 writer = FileWriter(self._storage, self.uri, self._schema)
                 table.stage(written=writer.write([kept.sort_by(column)]))

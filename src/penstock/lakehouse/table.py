@@ -9,7 +9,7 @@ while nobody else commits; whoever loses a race gets CommitConflict and loads th
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from pyroaring import BitMap
@@ -179,17 +179,22 @@ class DeltaTable:
         *,
         written: Sequence[WrittenFile] = (),
         deleted: Mapping[str, BitMap] | None = None,
+        removed: Iterable[str] = (),
         remove_all: bool = False,
         rewritten: Mapping[str, WrittenFile] | None = None,
     ) -> None:
-        """Stage changes: first ``remove_all``, then ``deleted``, ``written`` and ``rewritten``.
+        """Stage changes: first ``remove_all``, then ``removed``, ``deleted``, ``written`` and
+        ``rewritten``.
 
-        ``deleted``: path -> positions to delete besides those that are deleted already; files
-        staged earlier may be named too. A file without rows left is removed. ``rewritten``: path ->
-        the file with the same rows that takes its place.
+        ``removed``: paths of files whose rows all go. ``deleted``: path -> positions to delete
+        besides those that are deleted already. Both may name files staged earlier. A file without
+        rows left is removed. ``rewritten``: path -> the file with the same rows that takes its
+        place.
         """
         if remove_all:
             self._staging.remove_all()
+        for path in removed:
+            self._staging.remove(path)
         for path, positions in (deleted or {}).items():
             self._staging.delete(path, positions)
         now = actions.now_ms()
@@ -363,11 +368,11 @@ class DeltaTable:
         markers = {app_id: marker, **(extra_markers or {})}
         emptied = self._staging.emptied
         vectors = VectorFile()
-        described = self._staging.describe(vectors)
+        described = self._staging.describe(vectors.add)
         changes = [
             *self._metadata_actions(),
             *(actions.txn(app, marker, now=now) for app, marker in markers.items()),
-            *self._staging.actions(described, now=now, data_change=data_change),
+            *self._staging.actions(described, data_change=data_change),
         ]
         metadata = {**(user_metadata or {}), **(MARK if emptied else {})}
         appends = self._staging.appends_only

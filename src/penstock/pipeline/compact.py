@@ -173,8 +173,7 @@ def put_in_place(table: DeltaTable, done: Rewritten) -> bool:
         done.remove()
         raise _damaged(done.at, kept, sum(file.live_rows for file in there))
     try:
-        whole = {file.path: BitMap(range(file.rows)) for file in there}
-        table.stage(written=done.new, deleted=whole)
+        table.stage(written=done.new, removed=[file.path for file in there])
         table.stage(deleted=lost)
         commit_again(table, _OPERATION)
     except PenstockError:
@@ -209,9 +208,7 @@ def _deleted_since(table: DeltaTable, done: Rewritten) -> dict[str, BitMap]:
     for sources, written in done.groups:
         deleted = []
         for old in sources:
-            now = table.files.get(old.path)
-            gone = BitMap(range(old.rows)) if now is None else now.positions_deleted()
-            deleted.append((old, gone))
+            deleted.append((old, old.gone_in(table.files.get(old.path))))
         found.update(moved_positions(deleted, written))
     return found
 

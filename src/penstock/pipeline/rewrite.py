@@ -265,8 +265,7 @@ class ColumnRewrites:
                 change.table.stage(rewritten=ready)
                 return
             # The values of rows change, which readers of changes must see.
-            gone = {path: BitMap(range(change.table.files[path].rows)) for path in ready}
-            change.table.stage(deleted=gone, written=tuple(ready.values()))
+            change.table.stage(removed=ready, written=tuple(ready.values()))
 
 
 def _key(change: ColumnChange, file: DataFile) -> _Key:
