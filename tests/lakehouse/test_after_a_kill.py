@@ -16,15 +16,15 @@ from faults.heavy import in_make_faults, part_of_make_faults
 from lakehouse.tables import accounts, again, commit, delta_rs_ids, spark_ids, write
 from penstock.errors import CommitConflict, FeatureNotSupported, StorageError
 from penstock.lakehouse import cuts as cuts_module
-from penstock.lakehouse import elapsed, protocol
+from penstock.lakehouse import protocol, xact
 from penstock.lakehouse.cuts import CutOwner, Cuts, CutTable
-from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.log_store import LocalLogStore, SparkLogStore
 from penstock.lakehouse.state import load
 from penstock.lakehouse.storage import Storage, local_path, write_temporary
 from penstock.lakehouse.table import DeltaTable
+from penstock.lakehouse.xact import Elapsed
 from penstock.lsn import Lsn
 
 _OLD = 2 * 3600.0
@@ -36,7 +36,7 @@ class _Clocks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.day, self.steady = time.time(), 1000.0
         monkeypatch.setattr(time, "time", lambda: self.day)
-        monkeypatch.setattr(elapsed, "_steady", lambda: self.steady)
+        monkeypatch.setattr(xact, "_steady", lambda: self.steady)
 
 
 @pytest.mark.parametrize(("day", "steady"), [(-86400.0, 500.0), (500.0, 0.0), (500.0, 500.0)])

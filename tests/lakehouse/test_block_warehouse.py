@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import DuplicateObject, FeatureNotSupported, StorageError
-from penstock.lakehouse.block_warehouse import BlockWarehouse, remove_empty_folders
 from penstock.lakehouse.describe import describe, table_names
 from penstock.lakehouse.log import list_log, log_folder, read_entry
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.state import load, load_at
-from penstock.lakehouse.warehouse import Warehouse
+from penstock.lakehouse.warehouse import BlockWarehouse, Warehouse, remove_empty_folders
 
 _SCHEMA = TableSchema((), ())
 

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from penstock.lakehouse import cuts as cuts_module
 from penstock.lakehouse.cuts import CutOwner, Cuts, CutTable
-from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lakehouse.xact import Elapsed
 from penstock.lsn import Lsn
 
 

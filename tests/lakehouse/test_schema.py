@@ -12,7 +12,6 @@ import pytest
 from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, RelationChanged
 from penstock.lakehouse.describe import describe
-from penstock.lakehouse.new_columns import NewColumns, check_no_variant
 from penstock.lakehouse.schema import (
     KEY,
     Column,
@@ -22,7 +21,13 @@ from penstock.lakehouse.schema import (
     delta_type,
     recorded_type,
 )
-from penstock.lakehouse.schema_changes import check_same_key, columns_to_add, schema_of_copy
+from penstock.lakehouse.schema_changes import (
+    NewColumns,
+    check_no_variant,
+    check_same_key,
+    columns_to_add,
+    schema_of_copy,
+)
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pgtypes.variant import VARIANT
 from penstock.relation import Relation, ReplicaIdentity

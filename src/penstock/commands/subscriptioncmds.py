@@ -81,7 +81,7 @@ from penstock.errors import (
 )
 from penstock.identifiers import simple_quote_literal
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts
-from penstock.lakehouse.new_columns import JSONB_AS
+from penstock.lakehouse.schema_changes import JSONB_AS
 from penstock.lakehouse.table_layout import (
     CLUSTER_BY,
     PARTITION_BY,

@@ -95,8 +95,8 @@ from penstock.errors import (
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.defaults import default_value
 from penstock.lakehouse.names import column_names
-from penstock.lakehouse.new_columns import check_no_variant
 from penstock.lakehouse.schema import DELETED_AT, Column, TableSchema, delta_type, type_text
+from penstock.lakehouse.schema_changes import check_no_variant
 from penstock.lakehouse.statistics import bounds
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_changes import table_changes

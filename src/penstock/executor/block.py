@@ -20,7 +20,6 @@ from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
 from penstock.executor.rows import serialization_failure
 from penstock.executor.tables import BlockPosition
 from penstock.lakehouse import protocol
-from penstock.lakehouse.block_warehouse import BlockWarehouse, remove_empty_folders
 from penstock.lakehouse.change import StagedChange
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import WrittenFile, file_uri
@@ -30,7 +29,7 @@ from penstock.lakehouse.state import TableState, load, load_at, load_vectors, re
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_layout import check_layout
-from penstock.lakehouse.warehouse import Warehouse
+from penstock.lakehouse.warehouse import BlockWarehouse, Warehouse, remove_empty_folders
 from penstock.sqlstate import ProgramLimitExceeded, UndefinedTable
 from penstock.walsender.sequencer import Position
 

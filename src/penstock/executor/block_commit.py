@@ -50,12 +50,11 @@ from penstock.failpoint import (
     failpoint,
 )
 from penstock.lakehouse.actions import group_of
-from penstock.lakehouse.block_warehouse import remove_empty_folders
 from penstock.lakehouse.change import StagedChange, StagedCommit, changes_in, content_of, is_named
 from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry
 from penstock.lakehouse.schema import own_types
 from penstock.lakehouse.state import TableState
-from penstock.lakehouse.warehouse import Warehouse
+from penstock.lakehouse.warehouse import Warehouse, remove_empty_folders
 from penstock.relation import TableName
 from penstock.sqlstate import (
     DuplicateTable,

@@ -32,13 +32,12 @@ from penstock.lakehouse import actions, statistics
 from penstock.lakehouse.actions import Action, first_entry
 from penstock.lakehouse.checkpoint import interval_seconds
 from penstock.lakehouse.data_file import DataFile
-from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
 from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.schema import TIMESTAMP, delta_type
 from penstock.lakehouse.state import TableState, load, refresh
 from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.xact import Commit, TableLog
+from penstock.lakehouse.xact import Commit, Elapsed, TableLog
 from penstock.lsn import Lsn
 from penstock.relation import TableName
 

@@ -22,23 +22,21 @@ from penstock.errors import (
 )
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import MARK, Action, change_metadata, first_entry, reversal_mark
-from penstock.lakehouse.change import Staging
+from penstock.lakehouse.change import REVERSAL, Reversal, Staging, reversal
 from penstock.lakehouse.checkpoint import RETENTIONS, longer_retentions
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
-from penstock.lakehouse.elapsed import Elapsed
 from penstock.lakehouse.file_commits import FileCommits
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.foreign import changed_by_others, check_restored, filled_by
 from penstock.lakehouse.log import entry_uri, list_log, read_entry, version_before
 from penstock.lakehouse.log_store import LogStore
-from penstock.lakehouse.reversal import REVERSAL, Reversal, reversal
 from penstock.lakehouse.schema import DROPPED, KEY, SOURCE, UNFILLED, Column, TableSchema
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors
 from penstock.lakehouse.statistics import INDEXED_COLUMNS
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout, check_layout, check_new_layout
-from penstock.lakehouse.xact import Commit, TableLog
+from penstock.lakehouse.xact import Commit, Elapsed, TableLog
 
 _TRUSTED_SECONDS: Final = 3600.0
 """Seconds for which a loaded state is trusted without listing the log. That is far less than any
@@ -382,7 +380,7 @@ class DeltaTable:
         return self.version
 
     def reversal(self, app_id: str, since: int, operation: str) -> Reversal | None:
-        """Return the plan to take commits back (``reversal.reversal``). Staged changes are
+        """Return the plan to take commits back (``change.reversal``). Staged changes are
         discarded, and the newest version is loaded. Raises what both functions raise."""
         self.discard()
         if self.is_behind():

@@ -74,10 +74,10 @@ from penstock.failpoint import (
     BETWEEN_COMMITS,
     failpoint,
 )
+from penstock.lakehouse.change import Reversal
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.history_table import fit
-from penstock.lakehouse.reversal import Reversal
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import is_local
 from penstock.lakehouse.table import DeltaTable

@@ -38,13 +38,15 @@ from penstock.errors import (
     RelationChanged,
 )
 from penstock.lakehouse.foreign import ADDING_COPY
-from penstock.lakehouse.new_columns import (
+from penstock.lakehouse.schema import ROW, TableSchema
+from penstock.lakehouse.schema_changes import (
     JSONB_AS_VARIANT,
     NewColumns,
     check_no_variant,
+    check_same_key,
+    columns_to_add,
+    schema_of_copy,
 )
-from penstock.lakehouse.schema import ROW, TableSchema
-from penstock.lakehouse.schema_changes import check_same_key, columns_to_add, schema_of_copy
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_layout import NewTableLayouts
 from penstock.lakehouse.warehouse import Warehouse
