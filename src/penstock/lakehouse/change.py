@@ -211,7 +211,8 @@ MOVE: Final = "move"
 _OPERATIONS: Final[Mapping[str, str]] = {INSERT: "WRITE", UPDATE: "UPDATE", DELETE: "DELETE"}
 _MIXED: Final = "MERGE"
 """commitInfo.operation of changes of several kinds."""
-_UNDO: Final = "ROLLBACK"
+ROLLBACK: Final = "ROLLBACK"
+"""commitInfo.operation of commits that take others back."""
 
 
 @dataclass(frozen=True)
@@ -348,7 +349,7 @@ class StagedChange:
         for path, loss in self.gone.items():
             staging.put({path: loss.file.restored(state.files.get(path), loss.positions)})
         staging.put(dict.fromkeys(self.added))
-        return Commit(_UNDO, staging.actions(staging.describe(vectors.add)), mark)
+        return Commit(ROLLBACK, staging.actions(staging.describe(vectors.add)), mark)
 
     def paths(self) -> set[str]:
         """Return the paths of its own files that the commit names."""
@@ -657,9 +658,6 @@ def _fence(_: VectorFile) -> Commit:
 # that one more commit must put in place, and the marker to go back to. Deleted rows come back,
 # added rows go, and later commits of others stay. There is no reverse if others have copied added
 # rows into files of their own: nobody knows which rows to remove there.
-
-REVERSAL: Final = "ROLLBACK"
-"""commitInfo.operation."""
 
 Entry = Sequence[Mapping[str, Any]]
 

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from penstock.errors import CommitConflict, StorageError
 from penstock.lakehouse import actions, statistics
 from penstock.lakehouse.actions import Action, first_entry
+from penstock.lakehouse.change import Staging
 from penstock.lakehouse.checkpoint import interval_seconds
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import FileWriter, WrittenFile, open_parquet
@@ -322,15 +323,16 @@ def _by_time(state: TableState, owner: CutOwner) -> list[tuple[datetime, DataFil
 def _change_of(
     operation: str, state: TableState, removed: list[DataFile], written: list[WrittenFile]
 ) -> Commit:
-    now = actions.now_ms()
-    removes = [actions.remove(file, now=now, data_change=True) for file in removed]
-    adds = [actions.add(DataFile.of_written(file, now), data_change=True) for file in written]
+    staging = Staging("cuts", dict(state.files))
+    staging.put(dict.fromkeys(file.path for file in removed))
+    for new in written:
+        staging.add(DataFile.of_written(new, actions.now_ms()))
     wider = (
         []
         if _has_ids(state)
         else [{"metaData": {**_metadata_of(state), "schemaString": _schema()}}]
     )
-    return Commit(operation, [*wider, *removes, *adds], blind_append=not removed)
+    return Commit(operation, [*wider, *staging.actions({})], blind_append=staging.appends_only)
 
 
 def _metadata_of(state: TableState) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.lakehouse import actions, protocol
 from penstock.lakehouse.actions import MARK, Action, change_metadata, first_entry, reversal_mark
-from penstock.lakehouse.change import REVERSAL, Reversal, Staging, reversal
+from penstock.lakehouse.change import ROLLBACK, Reversal, Staging, reversal
 from penstock.lakehouse.checkpoint import RETENTIONS, longer_retentions
 from penstock.lakehouse.data_file import REWRITTEN, DataFile
 from penstock.lakehouse.deletion_vectors import VectorFile
@@ -393,7 +393,7 @@ class DeltaTable:
         self.commit(
             app_id=app_id,
             version_marker=found.marker,
-            operation=REVERSAL,
+            operation=ROLLBACK,
             user_metadata=reversal_mark(found.versions),
         )
 
