@@ -34,7 +34,7 @@ def leaf(uri: str) -> LakeTable:
 
 
 def stage(block: LakeBlock, uri: str) -> StagedCommit:
-    table = block.open_to_insert(leaf(uri), None)
+    table = block.open(leaf(uri), None, to_insert=True)
     rows = _ROWS.cast(table.schema.arrow())
     block.stage(leaf(uri), INSERT, {}, FileWriter(table.storage, uri, rows.schema).write([rows]))
     (change,) = block.changes
@@ -58,7 +58,7 @@ def test_a_table_with_constraints_is_left_to_delta(block: LakeBlock, warehouse: 
     before = stage(block, uri)
     DeltaTable(uri).alter.add_constraint({"small": "id < 10"})
     with pytest.raises(FeatureNotSupported, match="checkConstraints"):
-        block.open_to_insert(leaf(uri), None)
+        block.open(leaf(uri), None, to_insert=True)
     with pytest.raises(FeatureNotSupported):
         before.put()  # it was opened before there was one
     assert DeltaTable(uri).version() == 1
@@ -70,7 +70,7 @@ def test_columns_that_are_not_null_are_left_to_delta(
     uri = warehouse.table_uri("public", "t")
     write_deltalake(uri, pa.table([pa.array([1])], pa.schema([pa.field("id", pa.int64(), False)])))
     with pytest.raises(FeatureNotSupported, match="NOT NULL"):
-        block.open_to_insert(leaf(uri), None)
+        block.open(leaf(uri), None, to_insert=True)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from pyroaring import BitMap
 
 from lakehouse.tables import accounts, commit, delta_rs_ids, rows_of, write
-from penstock.errors import CommitConflict, FeatureNotSupported
+from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
 from penstock.lakehouse.change import StagedChange, StagedCommit, from_json, to_json
 from penstock.lakehouse.state import TableState, load, load_vectors
 from penstock.lakehouse.table import DeltaTable
@@ -158,6 +158,21 @@ def test_what_others_have_emptied_stays_empty(
 def overwrite(table: DeltaTable, **how: Any) -> None:
     """By delta-rs, with one row."""
     write_deltalake(table.uri, rows_of([77]), **how)
+
+
+def test_a_row_that_no_file_has(tmp_path: Path) -> None:
+    """Neither of the table's files nor of own ones: readers would refuse such a vector."""
+    table = made(tmp_path, range(3))
+    (path,) = table.files
+    state, (new,) = state_of(table), write(table, [5])
+    change = StagedChange.of(7, table.uri, table.name, state)
+    wrong = change.with_rows("delete", state, {path: BitMap([7])}, ())
+    with pytest.raises(PenstockError, match="has 3 rows, row 7 was deleted"):
+        StagedCommit(table.storage, table._store, wrong).put()
+    own = change.with_rows("insert", state, {}, [new])
+    with pytest.raises(PenstockError, match="has 1 rows, row 1 was deleted"):
+        own.with_rows("delete", state, {new.path: BitMap([1])}, ())
+    assert delta_rs_ids(table) == [0, 1, 2]
 
 
 def test_files_that_vacuum_has_taken(tmp_path: Path) -> None:

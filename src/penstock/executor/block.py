@@ -17,6 +17,7 @@ from pyroaring import BitMap
 
 from penstock.catalog import BlockCatalog, BlockMessage, Catalog, LakeTable, MadeTable, MessageHead
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
+from penstock.executor.routes import OpenTable
 from penstock.executor.rows import serialization_failure
 from penstock.executor.tables import BlockPosition
 from penstock.lakehouse import protocol
@@ -26,8 +27,6 @@ from penstock.lakehouse.files import WrittenFile, file_uri
 from penstock.lakehouse.row_pairs import pairs_folder
 from penstock.lakehouse.schema import TableSchema, check_lengths
 from penstock.lakehouse.state import TableState, load, load_at, load_vectors, refresh
-from penstock.lakehouse.storage import Storage
-from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.table_layout import check_layout
 from penstock.lakehouse.warehouse import BlockWarehouse, Warehouse, remove_empty_folders
 from penstock.sqlstate import ProgramLimitExceeded, UndefinedTable
@@ -38,17 +37,6 @@ Result = TypeVar("Result")
 _MAX_MESSAGE_BYTES: Final = 256 << 20
 """The most that a block's messages may hold together. They stay in memory until COMMIT, which
 writes them as one value of the node's state; SQLite's values have less than 1 GB."""
-
-
-@dataclass(frozen=True, slots=True)
-class InsertTarget:
-    """A leaf that rows are added to, with the files that the block sees. No vector is read."""
-
-    storage: Storage
-    uri: str
-    name: str
-    state: TableState
-    schema: TableSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,29 +139,25 @@ class LakeBlock:
             files[oid] = change.files(state)
         return BlockPosition(position.lsn, position.versions, files)
 
-    def open(self, leaf: LakeTable, version: int | None) -> DeltaTable:
-        """Open a leaf at a version, or at the newest one, with the block's changes. The caller must
-        not commit to it.
+    def open(self, leaf: LakeTable, version: int | None, *, to_insert: bool = False) -> OpenTable:
+        """Open a leaf at a version, or at the newest one, with the block's changes. ``to_insert``:
+        rows are only added, so that deletion vectors of others need not be read.
 
         Raises FeatureNotSupported if only Delta itself knows what the table asks of its writers,
         and UndefinedTable.
         """
-        state = self._open(leaf, version)
-        warehouse, uri = self.warehouse, leaf.uri or ""
-        load_vectors(warehouse.storage, uri, state)
-        seen = self._with_changes(leaf, state)
-        return DeltaTable(warehouse.storage, warehouse.store, uri, leaf.qualified_name, seen)
-
-    def open_to_insert(self, leaf: LakeTable, version: int | None) -> InsertTarget:
-        """Open a leaf as ``open`` does, only to add rows. Raises what ``open`` raises."""
-        state = self._open(leaf, version)
+        state, change = self._open(leaf, version), self.staged.changes.get(leaf.oid)
         name, uri, storage = leaf.qualified_name, leaf.uri or "", self.warehouse.storage
-        protocol.check_appendable(name, state.protocol, state.metadata)
-        if (change := self.staged.changes.get(leaf.oid)) is not None:
-            load_vectors(storage, uri, state, change.gone.keys())
+        check = protocol.check_appendable if to_insert else protocol.check_writable
+        check(name, state.protocol, state.metadata)
         schema = TableSchema.of_delta(state.metadata["schemaString"], state.properties)
         check_layout(name, state.layout, schema.arrow())
-        return InsertTarget(storage, uri, name, self._with_changes(leaf, state), schema)
+        touched = () if change is None else change.gone
+        load_vectors(storage, uri, state, touched if to_insert else None)
+        seen = state.copy()
+        if change is not None:
+            seen.files = change.files(state)
+        return OpenTable(storage, uri, name, seen, schema)
 
     def _open(self, leaf: LakeTable, version: int | None) -> TableState:
         warehouse, uri = self.warehouse, leaf.uri or ""
@@ -189,13 +173,6 @@ class LakeBlock:
             state = self._states[leaf.oid] = newest
         check_lengths(state.metadata["schemaString"])
         return state
-
-    def _with_changes(self, leaf: LakeTable, state: TableState) -> TableState:
-        seen = state.copy()
-        change = self.staged.changes.get(leaf.oid)
-        if change is not None:
-            seen.files = change.files(state)
-        return seen
 
     def read_state(self, change: StagedChange) -> TableState:
         """Return the state of the table that the block's last statement has read."""

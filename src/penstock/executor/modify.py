@@ -21,7 +21,7 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Role
 from penstock.errors import CommitConflict, FeatureNotSupported
-from penstock.executor.block import InsertTarget, LakeBlock, not_in_a_block
+from penstock.executor.block import LakeBlock, not_in_a_block
 from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.held_rows import Held, HeldRows
 from penstock.executor.routes import (
@@ -246,19 +246,21 @@ class ModifyByFiles:
 
     def _open_to_insert(
         self, table: LakeTable, rows: NewRows, at: Position | None, block: LakeBlock
-    ) -> tuple[Route, list[InsertTarget]]:
+    ) -> tuple[Route, list[OpenTable]]:
         """Open the leaves at a position, or their newest versions. Raises FeatureNotSupported if
         only Delta itself may write them."""
         with _refused_in_a_block(_INSERT):
             found = route(self._catalog, self._tables, table, rows.known)
-            opened = [block.open_to_insert(leaf, self._version(leaf, at)) for leaf in found.leaves]
+            opened = [
+                block.open(leaf, self._version(leaf, at), to_insert=True) for leaf in found.leaves
+            ]
         check_columns(self._tables, table, rows.known, opened)
         return found, opened
 
     def _insert(
         self,
         found: Route,
-        opened: Sequence[InsertTarget],
+        opened: Sequence[OpenTable],
         rows: NewRows,
         block: LakeBlock,
         held: Callable[[Collection[int]], Held],
@@ -341,13 +343,13 @@ class ModifyByFiles:
 
     def _open(
         self, found: Route, change: RowChange, at: Position | None, block: LakeBlock, most: int
-    ) -> list[DeltaTable]:
+    ) -> list[OpenTable]:
         """Open the leaves at a position, or their newest versions. Raises FeatureNotSupported if
         their files have more than ``most`` bytes, or only Delta itself may write them."""
         what = change.kind.upper()
         with _refused_in_a_block(what):
             opened = [block.open(leaf, self._version(leaf, at)) for leaf in found.leaves]
-        if sum(file.size for table in opened for file in table.files.values()) > most:
+        if sum(file.size for table in opened for file in table.state.files.values()) > most:
             raise not_in_a_block(f"{what} of tables of more than {most >> 20} MB")
         if any(map(_has_change_feed, opened)):
             raise not_in_a_block(f"{what} of tables with a change data feed")
@@ -366,7 +368,7 @@ class ModifyByFiles:
     def _stage(
         self,
         found: Route,
-        opened: Sequence[DeltaTable],
+        opened: Sequence[OpenTable],
         change: RowChange,
         interrupts: Interrupts,
         held: Held,
@@ -411,8 +413,8 @@ def _refused_in_a_block(what: str) -> Iterator[None]:
         ) from None
 
 
-def _has_change_feed(table: DeltaTable) -> bool:
-    return table.properties.get(_CHANGE_FEED, "false").lower() == "true"
+def _has_change_feed(table: OpenTable) -> bool:
+    return table.state.properties.get(_CHANGE_FEED, "false").lower() == "true"
 
 
 # TRUNCATE of tables of the lake (tablecmds.c, ExecuteTruncate).

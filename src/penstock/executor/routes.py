@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -128,19 +128,16 @@ def route(
         return Route(table, leaves, routing, membership(table, t.tables.all(), schema))
 
 
-class OpenTable(Protocol):
-    """A table that rows are written to."""
+@dataclass(frozen=True, slots=True)
+class OpenTable:
+    """A leaf that a statement reads, and writes files for. ``state``: with the changes of the
+    statement's block."""
 
-    @property
-    def state(self) -> TableState: ...
-    @property
-    def storage(self) -> Storage: ...
-    @property
-    def uri(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def schema(self) -> TableSchema: ...
+    storage: Storage
+    uri: str
+    name: str
+    state: TableState
+    schema: TableSchema
 
 
 def required_columns(

@@ -21,13 +21,12 @@ from penstock.catalog import LakeTable
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
 from penstock.executor.block import LakeBlock
 from penstock.executor.block_commit import CommitBlocks
-from penstock.executor.routes import ROUTE, Route
+from penstock.executor.routes import ROUTE, OpenTable, Route
 from penstock.executor.row_pairs import differ, old_values, pair_schema, paired_columns
 from penstock.executor.rows import Change, delta_table, quoted, serialization_failure
 from penstock.lakehouse.change import INSERT, MOVE
 from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.row_pairs import NEW, OLD, pairs_folder
-from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pipeline.write_frame import write_frame
 from penstock.walsender.commits import newest_version
@@ -166,13 +165,13 @@ class _Job:
         self,
         rows: DataFrame,
         two: tuple[int, int],
-        opened: Mapping[int, DeltaTable],
+        opened: Mapping[int, OpenTable],
         count: int,
     ) -> list[WrittenFile]:
         """Write the new rows that were in the first leaf and go to the second."""
         table = opened[two[1]]
         schema, storage = table.schema.arrow(), self._warehouse.storage
-        files = write_frame(_part(rows, two), storage, table.uri, schema, table.layout)
+        files = write_frame(_part(rows, two), storage, table.uri, schema, table.state.layout)
         written = sum(file.rows for file in files)
         if written != count:
             raise PenstockError(
@@ -181,7 +180,7 @@ class _Job:
             )
         return files
 
-    def _open(self, number: int, block: LakeBlock) -> DeltaTable:
+    def _open(self, number: int, block: LakeBlock) -> OpenTable:
         try:
             return block.open(self._leaves[number], self._versions[number])
         except FeatureNotSupported as error:
@@ -192,9 +191,11 @@ class _Job:
             ) from None
 
     @staticmethod
-    def _gone(rows: DataFrame, opened: Mapping[int, DeltaTable]) -> dict[int, dict[str, BitMap]]:
+    def _gone(rows: DataFrame, opened: Mapping[int, OpenTable]) -> dict[int, dict[str, BitMap]]:
         """Return the positions of the old rows, by leaf and file."""
-        paths = {n: {_name(path): path for path in table.files} for n, table in opened.items()}
+        paths = {
+            n: {_name(path): path for path in table.state.files} for n, table in opened.items()
+        }
         positions = rows.groupBy(_SOURCE, _FILE).agg({_POSITION: "collect_list"}).toArrow()
         found: dict[int, dict[str, BitMap]] = {}
         for source, uri, here in zip(*positions.columns, strict=True):

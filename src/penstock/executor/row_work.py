@@ -17,6 +17,7 @@ from pyroaring import BitMap
 
 from penstock.errors import PenstockError
 from penstock.executor.routes import (
+    OpenTable,
     Route,
     destination,
     required_columns,
@@ -28,7 +29,6 @@ from penstock.executor.skipping import wanted_keys
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import TARGET_FILE_BYTES, FileWriter, WrittenFile
 from penstock.lakehouse.row_pairs import pairs_folder
-from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.duck import connection
 from penstock.pipeline.prune import candidates
@@ -54,7 +54,7 @@ class LeafWork:
         self,
         route: Route,
         number: int,
-        opened: Sequence[DeltaTable],
+        opened: Sequence[OpenTable],
         change: RowChange,
         interrupts: Interrupts,
         *,
@@ -150,7 +150,7 @@ class LeafWork:
 
     def _files(self) -> list[tuple[str, DataFile]]:
         """Return the files that may have rows which the condition holds for."""
-        files = self.table.files
+        files = self.table.state.files
         keys = wanted_keys(columns_of(self.table.state), self._change.equal)
         if keys is None:
             return list(files.items())
