@@ -1,4 +1,4 @@
-"""What a transaction does to one table: files come, rows and files go; and the way back.
+"""Changes of a transaction to one table: files come, rows and files go; and the way back.
 
 In: versions of the table, files just written in its folder, positions of rows. Out: the files as
 the transaction sees them, and actions for the log.
