@@ -225,8 +225,8 @@ def test_a_conflict_comes_after_a_kill_amid_the_commits(
     """``kills``: while the batch is taken back."""
     begin(node, database, options, made)
     lsn = publish(database)
-    # Histories come first, all of them.
-    table = killed_amid_commits(node, len(TABLES) if "history" in options else 1)
+    # Histories come first, all of them. Kill number n comes after n tables are taken back.
+    table = killed_amid_commits(node, len(TABLES) if "history" in options else 1 + kills)
     write_conflict(node, table)
     for number in range(1, kills + 1):
         node.start(f"{failpoint.AFTER_REVERSAL}:{number}")
