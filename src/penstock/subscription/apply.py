@@ -1,10 +1,10 @@
 """The apply half of worker.c: apply a batch of whole transactions to Delta tables, exactly once.
 
-In: a batch from the inbox. Out: the tables' commits, each with the batch's end LSN inside (law 2),
-then the cut (law 3). A server applies one change after the other. A Delta commit costs tens of
-milliseconds however few rows it has, so a batch becomes one commit of each table that it touches. A
-transaction larger than ``logical_decoding_work_mem`` comes in several pieces, which are staged one
-after the other and committed together.
+The inbox supplies batches. For each one this module commits the tables, with the batch's end LSN in
+each commit (law 2), and then makes the cut (law 3). A server applies one change after the other. A
+Delta commit costs tens of milliseconds however few rows it has, so a batch becomes one commit of
+each table that it touches. The pieces of a transaction larger than ``logical_decoding_work_mem``
+are staged one after the other and committed together.
 
 From messages to the cut (E: the end LSN of the batch):
 
@@ -29,7 +29,7 @@ From messages to the cut (E: the end LSN of the batch):
       v
     the caller acknowledges what is in the cut, and no more (law 1)
 
-What becomes of an error:
+How an error ends:
 
     before the first commit     nothing is committed: what is staged is forgotten. The caller may
                                 divide the batch to find the transaction that has the error.
@@ -119,9 +119,8 @@ are as they were loaded. Later attempts do not check: others may commit all the 
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The result of a batch. ``cut``: the LSN of the new cut, None where there is none.
-    ``outcomes``: one or more for each of its tables. ``replaced``: how many values were out of
-    range."""
+    """The result of a batch. ``cut``: the LSN of the new cut, None without a cut. ``outcomes``: one
+    or more for each of its tables. ``replaced``: how many values were out of range."""
 
     rows: int
     cut: Lsn | None
@@ -136,7 +135,7 @@ class _OtherTables(Exception):
 
 @dataclass(frozen=True)
 class ApplySession:
-    """One session of an apply worker: what it applies to, and with what.
+    """The tables and resources of one session of an apply worker.
 
     ``origin_of``: returns the name of a subscription's replication origin by its app id.
     ``members_hold``: tells whether the subscription still has the tables that were opened
@@ -740,7 +739,7 @@ class Commits:
 
 
 class _FailedTargets:
-    """Targets that could not be committed: those that have lost a race, and others."""
+    """Targets whose commit failed: those that lost a race, and others."""
 
     def __init__(self) -> None:
         self.lost: list[Target] = []
@@ -771,7 +770,7 @@ class _FailedTargets:
 
 
 class Phases:
-    """Seconds by phase; a phase that comes again adds up."""
+    """Seconds by phase, summed over all runs of a phase."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}

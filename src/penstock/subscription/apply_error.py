@@ -1,9 +1,9 @@
 """Errors of applying: their transaction, table and report (worker.c, apply_error_callback).
 
-In: a batch with an error, which is divided until one transaction is left that has it, and the table
-at which it failed, if that is known. Out: the CONTEXT of PostgreSQL's error, which names the
-transaction by the LSN that SKIP takes. Changes are applied together here, so the CONTEXT names the
-kind of message only where the transaction has one kind for that table.
+A batch with an error is divided until one transaction with the error is left. The error gets the
+CONTEXT of PostgreSQL's, which names the transaction by the LSN that SKIP takes, and the table if it
+is known. Changes are applied together here, so the CONTEXT names the kind of message only if all
+changes of the transaction to that table are of one kind.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _PASSED_BY: Final = (ReplicationConflict, ValueNotRepresentable)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Applies a batch, in parts where it has an error. ``whole``: never in parts. ``staged``: tells
-    whether everything was staged when the error came up, so that no single transaction has it.
-    ``take_back``: brings tables that have more than the last cut back to it, and tells whether
-    there were any."""
+    """Applies a batch, and divides it after an error. ``whole``: never divide. ``staged``: returns
+    whether everything had been staged at the error; then no single transaction caused it.
+    ``take_back``: reverts tables that are ahead of the last cut to it, and returns whether there
+    were any."""
 
     subscription: Subscription
     parking: Parking
@@ -201,7 +201,7 @@ _FINAL_LSN_AT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SkipLsns:
-    """The catalog's SKIP of one subscription."""
+    """The SKIP setting of one subscription in the catalog."""
 
     generation: Callable[[], int]
     """A counter that grows with every change; cheap."""

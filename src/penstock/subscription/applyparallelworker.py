@@ -1,12 +1,12 @@
 """Rows of streamed transactions, written to files before the commit (applyparallelworker.c).
 
-In: runs of frames on disk, of transactions that are open. Out: their new rows as data files that no
-log entry names yet, and the old rows that the commit has to remove. A thread beside the applying
-one does this, and changes neither tables nor catalog. The applying thread takes from the frames
-what is not done; until the commit, only the frames count.
+A thread beside the applying one reads runs of frames on disk, of open transactions. It writes their
+new rows to data files that no log entry names yet, and finds the old rows that the commit has to
+remove. It changes neither tables nor catalog. The applying thread does the remaining work from the
+frames; until the commit, only the frames count.
 
-A note on the node's disk names a file's mark from before the file is written until its commit, so
-that ``remove_orphaned_files`` finds the files that a kill has left.
+Before a file is written, its mark is noted on the node's disk, and stays there until the commit.
+``remove_orphaned_files`` thereby finds the files that a killed node has left.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _IN_MEMORY: Final = 1 << 20
 
 @dataclass(frozen=True)
 class StagedTable:
-    """The changes of a run to a table. ``net`` lacks its complete rows, which are ``written``;
-    ``rows``: the number of changes. It holds while the table has the columns ``schema`` and the
+    """The changes of a run to a table. ``written``: its complete rows, which ``net`` lacks;
+    ``rows``: the number of changes. It is valid while the table has the columns ``schema`` and the
     layout ``layout``."""
 
     target: Target
@@ -126,7 +126,7 @@ class StagedRun:
 
 
 class PendingRun:
-    """One run that has been given to an ``ParallelApplyWorker``."""
+    """One run that a ``ParallelApplyWorker`` has been given."""
 
     def __init__(self, future: Future[StagedRun | None]) -> None:
         self._future = future

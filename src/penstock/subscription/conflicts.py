@@ -1,10 +1,10 @@
-"""Conflicts: changes that were skipped because the target has no such row, and changes that met a
-row with their key, whether that is an error or not (conflict.c).
+"""Conflicts (conflict.c): changes skipped because the target has no such row, and changes whose key
+existed already, whether that is an error or not.
 
-In: the outcomes of a batch, or the error that ends it. Out: rows of the conflicts table, before the
-batch is committed or the error ends the session. After a batch's commit also log messages like
-PostgreSQL 18's, for each table at most KEPT of a kind in LOG_INTERVAL. ``pipeline`` finds the
-conflicts; ``worker_status`` counts them.
+The conflicts come from a batch's outcomes, or from the error that ends it. They become rows of the
+conflicts table before the batch is committed or the error ends the session. After a batch's commit
+they are also logged as PostgreSQL 18 does, at most KEPT of a kind for each table in LOG_INTERVAL.
+``pipeline`` finds the conflicts; ``worker_status`` counts them.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ class Conflicts:
 
 @dataclass
 class _Quota:
-    """Log messages that are left for a table's conflicts of a kind in the interval that began at
-    ``since``, and the number of conflicts that were not logged."""
+    """How many conflicts of a kind may still be logged for a table in the interval that began at
+    ``since``, and how many were not logged."""
 
     table: str
     kind: str
@@ -345,7 +345,7 @@ class ConflictNames:
 class ConflictGroup:
     """Conflicts of a kind: their number, and for the first ones their keys, message sequences, new
     rows, and the publisher's old rows or keys. ``whole``: ``identities`` are rows, not keys.
-    ``local``: the rows that the changes met."""
+    ``local``: the existing rows."""
 
     kind: str
     number: int

@@ -1,13 +1,12 @@
 """Check once a session that publisher, slot, cuts and tables belong together.
 
-In: a session on the publisher, then the open tables. Out: what the publisher says about itself and
-the slot, the last cut, and the errors of ``consistency_rules``; the caller parks tables that have
-errors of their own. The publisher's identity is recorded when it is first seen and after a
-promotion.
+The check asks the publisher about itself and the slot, reads the last cut and the open tables, and
+applies ``consistency_rules``. The caller parks tables that have errors of their own. The
+publisher's identity is recorded at the first connection and after a promotion.
 
 It costs three queries, a fourth if the timeline has changed, the cuts table's log, one small file,
-and no Spark job. While a standby is followed there is a query before each commit and each cut, as
-whoever promotes the standby need not tell its clients.
+and no Spark job. A followed standby costs one more query before each commit and each cut, because
+its clients are not notified of a promotion.
 """
 
 from __future__ import annotations
@@ -71,10 +70,9 @@ def publisher_state(
 class TimelineWatch:
     """Check that a standby is still on the timeline on which the session began to follow it.
 
-    A walsender of a standby goes on after a promotion of the standby, or of the server that it
-    streams from, and tells nobody. If the timeline is still the former one, everything that was
-    received before the check belongs to it. So no change of another timeline is committed before a
-    session has begun that knows it, whatever is killed at whatever time.
+    A standby's walsender continues silently after a promotion of the standby or of its upstream
+    server. If the timeline is unchanged, everything received before the check belongs to it. So
+    only a session that knows the new timeline commits its changes, even after crashes.
     """
 
     def __init__(self, connect: Callable[[], Connection], unseen: Callable[[], None]) -> None:

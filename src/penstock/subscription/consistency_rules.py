@@ -1,11 +1,11 @@
 """The rules by which publisher, slot, cuts and tables belong together.
 
-In: what the node has recorded, what the server answers, what the last cut and the tables' logs
-hold; all of them values. Out: nothing, or the error that says which of them was replaced or went
-back, and how to go on. The rules are pure: ``consistency`` asks the server and applies them once a
+The rules compare three sets of values: the node's records, the server's answers, and the contents
+of the last cut and the tables' logs. They raise an error if one of these was replaced or went back;
+it says how to go on. The rules are pure: ``consistency`` asks the server and applies them once a
 session, before anything is created, streamed or acknowledged.
 
-When nothing is wrong, the following holds after any crash of either side:
+In a consistent state, the following holds after any crash of either side:
 
 - The server is the cluster and database that were followed before. It is on the same timeline or
   on one that forked from it after everything that we have.
@@ -37,9 +37,9 @@ _IN_CUTS: Final = (SubscriptionRelState.SYNCDONE, SubscriptionRelState.READY)
 
 @dataclass(frozen=True, slots=True)
 class PublisherState:
-    """The state of a server, as it answers. ``position``: the end of its flushed WAL; ``forks``:
-    where each timeline before its own ended; ``confirmed``: the slot's ``confirmed_flush_lsn``,
-    None when there is no such slot."""
+    """A server's answer about its state. ``position``: the end of its flushed WAL; ``forks``: the
+    end of each earlier timeline; ``confirmed``: the slot's ``confirmed_flush_lsn``, None without
+    such a slot."""
 
     identity: PublisherIdentity
     position: Lsn
@@ -52,9 +52,9 @@ class PublisherState:
 
 @dataclass(frozen=True, slots=True)
 class TableHistory:
-    """One table in state f, s or r. ``joined``: where it came into the cuts, None while it is in
-    none and nothing was copied; ``version``: its log's version, None when there is no log; ``cut``:
-    the last cut's entry for a table of that name; ``returned``: that name was in the subscription
+    """One table in state f, s or r. ``joined``: the LSN at which it joined the cuts, None while it
+    is in none and nothing was copied; ``version``: its log's version, None without a log; ``cut``:
+    the last cut's entry for a table of that name; ``returned``: the name was in the subscription
     before."""
 
     name: str

@@ -1,18 +1,17 @@
-"""Targets of copies: the Delta table of a published one, new, empty, or with an earlier copy.
+"""Targets of copies: the Delta tables of published ones, new, empty, or with an earlier copy.
 
-In: what the publisher says of a table, its row of pg_subscription_rel, the warehouse. Out: an open
-Delta table, and those of its partitions where it is partitioned on the node, prepared so that one
-commit of each replaces what an earlier copy has left. Rows that are not the subscription's own are
-never replaced, unless its option copy_target says so. ``tablesync`` decides when a copy is made
-and what is committed with it.
+This module reads the publisher's definition of a table and its row of pg_subscription_rel. It opens
+or creates the Delta table, and its partitions if it is partitioned on the node, so that one commit
+of each replaces an earlier copy. Rows of other origin are never replaced, unless the subscription's
+option copy_target says so. ``tablesync`` decides when a copy is made and what is committed with it.
 
-Several subscriptions may fill one table, as shards of it. Each applies its own changes, but a copy
-takes the place of all rows: those of another publisher would be gone, and nobody sends them again.
-So a copy replaces a table only where no other existing subscription has committed to it since this
+Several subscriptions may fill one table, as its shards. Each applies its own changes, but a copy
+replaces all rows. Another publisher's rows would be lost, as nobody sends them again. So a copy
+replaces a table only where no other existing subscription has committed to it since this
 subscription's last copy. This check costs nothing where only one subscription has markers;
-otherwise it reads the log since the last copy. A dropped subscription does not count: a warehouse
-belongs to one node, so an app id that none of the node's subscriptions has is that of a dropped
-one, and whoever follows the table now takes its rows over.
+otherwise it reads the log since the last copy. A dropped subscription does not count: the present
+subscriber takes over its rows. A warehouse belongs to one node, so an app id that none of the
+node's subscriptions has belongs to a dropped one.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Requested cuts: positions at which the apply worker has to end a batch.
 
-In: the catalog's change counter and its requests. Out: the position that no batch may reach beyond,
-while there is one. Whoever asks learns the wanted position only later, from a slot that the
-publisher makes then. So the asker first requests the present position, and then moves the request
-on. A request that has held the worker up for ``LONGEST_HOLD_S`` is dropped: its asker may have been
-killed, and the publisher keeps WAL meanwhile.
+This module reads the catalog's requests and returns the position that no batch may pass, if there
+is one. A requester learns its position only later, from a slot that the publisher makes then. So it
+first requests the present position, and then moves the request on. A request that has held up the
+worker for ``LONGEST_HOLD_S`` is dropped: the requester may have been killed, and the publisher
+keeps WAL meanwhile.
 
-This costs one read of the change counter for each batch, and four a second without batches; the
-rows are read only when the counter has moved. Clocks are passed in.
+The catalog's change counter is read for each batch, and four times a second without batches; the
+requests are read only after it has moved. Clocks are passed in.
 """
 
 from __future__ import annotations

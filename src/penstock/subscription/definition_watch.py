@@ -1,30 +1,30 @@
 """A watch on the publisher's definitions on which stored values depend (relcache.c, inval.c).
 
-A Relation message tells names and types. It does not tell that a column was dropped and another one
-added under its name, that ALTER TABLE computed new values, that a label of an enum has another
-name, that the table was out of the publication for an hour, or that a partition was emptied. The
-rows at the publisher then differ from the copied rows, which stay as they were. So each table that
-is followed has a ``Known``: the numbers that its rows here depend on, and the position in the
-stream at which they were read. They are read again
+A Relation message contains names and types. It does not report that a column was dropped and
+another one added under its name, that ALTER TABLE computed new values, that a label of an enum was
+renamed, that the table was out of the publication for an hour, or that a partition was emptied.
+Then the publisher's rows differ from the copied rows, which do not change. So each followed table
+has a ``Known``: the numbers that its rows here depend on, and the position in the stream at which
+they were read. They are read again
 
 - when a session begins, which covers what happened while the node was away,
 - before the first row under each Relation message: the server sends one after every change of a
   table or of its publications,
-- before each commit to a table with enums or composite types, of which no message tells,
-- when a row is missing that a change needs,
+- before each commit to a table with enums or composite types, which no message describes,
+- when a change does not find its row,
 - every few seconds.
 
-The next change of a table tells its new type or name, so such a difference waits for that change.
-It becomes an error of the table when the stream has got past it without one.
+A new type or name is sent with the table's next change, so such a difference waits for that change.
+If the stream passes the difference without a change, the table gets an error.
 
-Numbers are never given twice, so nothing is lost between two looks. pg_upgrade gives some of them
-anew: what is known of a table is translated to the new ones first (``carried_over``). A difference
-took effect between the last look and this one, and ends in one of three ways: it changes no row
-here and is noted; it is made here, too, in place (a label, a constant in an added column); or it is
-an error of the table, which ``schema_change`` and ``on_table_error`` treat like other changes.
+Numbers are never reused, so no change is lost between two looks. pg_upgrade assigns some of them
+anew; ``carried_over`` first translates a table's ``Known`` to the new ones. A difference took
+effect between the last look and this one, and ends in one of three ways. It changes no row here and
+is noted; it is also made here, in place (a label, a constant in an added column); or it is an error
+of the table, which ``schema_change`` and ``on_table_error`` treat like other changes.
 
-In: looks (``walreceiver.table_definition``), the open targets. Out: errors of tables. ``in_place``
-makes the changes in place.
+``walreceiver.table_definition`` makes the looks. This module compares them for the open targets and
+returns errors of tables. ``in_place`` makes the changes in place.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _TRUNCATES: Final = 16
 
 
 class FillKind(Enum):
-    """The kind of value that the publisher gives an added column in rows from before."""
+    """The kind of value that an added column has in older rows at the publisher."""
 
     NULL = "null"
     CONSTANT = "constant"
@@ -98,8 +98,7 @@ class FillKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """The value of an added column in rows from before. ``value``: a constant, as its type's
-    text."""
+    """The value of an added column in older rows. ``value``: a constant, as its type's text."""
 
     kind: FillKind
     value: str | None = None
@@ -111,9 +110,9 @@ UNKNOWN: Final = Fill(FillKind.UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labels of enums that were renamed, by column at the publisher. Rows here have the new names;
-    changes up to ``until`` may have the old ones. ``until`` moves on as long as a transaction from
-    before ``xid`` is open at the publisher."""
+    """Renamed labels of enums, by column at the publisher. Rows here have the new names; changes up
+    to ``until`` may have the old ones. ``until`` moves on while a transaction older than ``xid`` is
+    open at the publisher."""
 
     until: Lsn
     xid: int
@@ -123,8 +122,8 @@ class Labels:
 @dataclass(frozen=True, slots=True)
 class SentTruncate:
     """A TRUNCATE of a table that was sent, with the number of its transaction. ``filled``: this
-    transaction has changed rows after it; ``next``: the lowest number of another one that has, and
-    that came later. A TRUNCATE of leaves, which nobody sends, removes these rows again."""
+    transaction has changed rows after it; ``next``: the lowest number of a later transaction that
+    has done so. A TRUNCATE of leaves removes these rows again, and is not sent."""
 
     xid: int
     filled: bool = False
@@ -153,9 +152,9 @@ def _is_later(xid: int, other: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PendingFile:
-    """The new file of a leaf that the stream may still account for. ``seen``: the first look that
-    saw it; ``survived``: a look has found rows in it of a TRUNCATE's own transaction, which others
-    may have updated since."""
+    """The new file node of a leaf, which the stream may still explain. ``seen``: the first look
+    that saw it; ``survived``: a look has found rows of a TRUNCATE's own transaction in it, which
+    others may have updated since."""
 
     file: int
     seen: Lsn

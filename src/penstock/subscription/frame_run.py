@@ -1,7 +1,7 @@
 """Frames of a transaction that has not committed, in memory or on disk.
 
-In: XLogData frames. Out: the same frames, or their file. After the commit they are pieces of the
-``inbox``.
+A run collects XLogData frames and returns them, or their file. After the commit they become pieces
+of the ``inbox``.
 """
 
 from __future__ import annotations

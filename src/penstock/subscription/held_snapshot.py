@@ -1,10 +1,10 @@
-"""The snapshot of a round of copies: what it holds back at the publisher, and for how long.
+"""The snapshot of a round of copies: how far and how long it holds back the publisher.
 
-In: a session on the publisher, and the one that holds the snapshot. Out: the time since when it is
-held, the xmin that VACUUM does not pass and the WAL that the temporary slot retains, reported every
-few seconds; and whether copy_snapshot_timeout is over. Once it is over, no further table is begun
-at this snapshot. Tables whose copy has begun are finished, as another round would not be faster;
-the others are copied in the next round. So one table alone may hold a snapshot for longer.
+Every few seconds this module asks the publisher for the xmin that VACUUM does not pass and for the
+WAL that the temporary slot retains. It reports both with the time since when the snapshot is held.
+After copy_snapshot_timeout no further table is begun at this snapshot. Copies that have begun are
+finished, as another round would not be faster; the other tables are copied in the next round. So
+one table alone may hold a snapshot for longer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ASK_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHorizon:
-    """The xmin and WAL that a snapshot holds back. ``since``: seconds since 1970. ``xmin``: None
-    where the publisher does not tell; ``retained_bytes``: WAL that it keeps for the slot."""
+    """The xmin and WAL that a snapshot holds back. ``since``: seconds since 1970. ``xmin``: None if
+    the publisher does not report it; ``retained_bytes``: WAL that it keeps for the slot."""
 
     since: float
     xmin: int | None
@@ -35,7 +35,7 @@ class SnapshotHorizon:
 
 
 class HeldSnapshot:
-    """Watches the snapshot of one round, from its beginning. It calls ``tell`` with what is held,
+    """Watches the snapshot of one round, from its beginning. It calls ``tell`` with the horizon,
     and with None at the end."""
 
     def __init__(

@@ -1,10 +1,9 @@
-"""The histories of a subscription's tables: where each begins.
+"""Opens the histories of a subscription's tables, and finds where each begins.
 
-In: open targets, decoded chunks. Out: the history tables, each with everything up to its own LSN.
-That LSN is never below its table's, because a batch is committed to the history first. If it is
-below (the option was off, the table was copied again), the history begins again with the table's
-live rows as of the table's LSN. ``apply.fold_share`` adds batches; ``pipeline.history`` makes the
-rows.
+Each history table has all changes up to its own LSN. As a batch is committed to the history first,
+that LSN is at least the LSN of the followed table. If it is lower (the option was off, the table
+was copied again), the history begins again with the table's live rows as of the table's LSN.
+``apply.fold_share`` adds batches; ``pipeline.history`` makes the rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Commits in doubt: they failed, and may have taken effect all the same, or may arrive later.
+"""Commits in doubt: they failed, but may have taken effect, or may still arrive.
 
-In: a table with staged changes. Out: its commit. Later it tells whether a marker that is found in a
-table is such a commit of our own, or takes the version at which such a commit could still arrive.
-There is one ``InDoubtCommits`` for a subscription, as a commit may arrive after its session has
-ended, and even after its worker.
+This module commits a table's staged changes and remembers a commit in doubt. Later it tells whether
+a marker found in a table is such a commit of our own, or occupies the version at which such a
+commit could still arrive. A subscription has one ``InDoubtCommits``, as a commit may arrive after
+its session has ended, and even after its worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class InDoubtCommits:
-    """Hold the commits in doubt, by the table's own id and the LSN. Used by several threads."""
+    """The commits in doubt, by the table's own id and the LSN. Several threads use it."""
 
     def __init__(self) -> None:
         self._commits: set[tuple[str, int]] = set()

@@ -1,10 +1,9 @@
-"""Changes of a publisher's definitions that are made in the rows here, too.
+"""Repeats changes of a publisher's definitions in the rows here.
 
-In: a target, and renamed labels of an enum, or added columns with the constant that older rows get.
-Out: one commit for each of the target's Delta tables, with files rewritten
-where rows change. The commit is not part of a batch: whoever has opened the table loads it again.
-After a crash the table is changed either not at all or fully; a partitioned one may be changed in
-part, and is then changed again.
+A change is renamed labels of an enum, or added columns with the constant that older rows get. It
+becomes one commit of each of the target's Delta tables, with files rewritten where rows change. The
+commit is not part of a batch, so the caller loads the table again. A crash leaves a table unchanged
+or fully changed. It may leave a partitioned table changed in part, which is then changed again.
 """
 
 from __future__ import annotations

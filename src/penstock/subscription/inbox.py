@@ -1,9 +1,9 @@
 """The queue between receiver and applier: whole transactions, within bounded memory.
 
-In: messages in the order of the stream. Out: batches, each a run of whole transactions in one or
-more pieces. A piece is at most ``piece_bytes`` or ``piece_frames`` large, so a larger transaction
-comes as several pieces. Pieces of a transaction that is still arriving are spilled to disk, as in
-reorderbuffer.c. ``full()`` tells the receiver to stop reading, so that a backlog of finished
+Messages are added in the order of the stream and taken as batches. A batch is a run of whole
+transactions in one or more pieces. A piece holds at most ``piece_bytes`` or ``piece_frames``, so a
+larger transaction has several pieces. Pieces of a transaction that is still arriving are spilled to
+disk, as in reorderbuffer.c. ``full()`` makes the receiver stop reading, so a backlog of finished
 transactions waits in the publisher's WAL and not here. Only the kind byte of each message and the
 fields of Commits are decoded here; clocks are passed in.
 """

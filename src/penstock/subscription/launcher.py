@@ -1,10 +1,10 @@
 """The launcher: decide which workers should run, and start and stop them (launcher.c).
 
-In: the catalog's subscriptions, read when its change counter has moved. Out: one ApplyWorker per
-enabled subscription that has not stopped with an error, up to max_logical_replication_workers. A
-subscription beyond that limit gets a worker when another one ends. A worker that only waits for its
-next try ends if other subscriptions need a worker; on a server every failed worker ends. The work
-itself is left to ``worker``.
+The launcher reads the catalog's subscriptions when the change counter has moved. It starts one
+ApplyWorker for each enabled subscription that has not stopped with an error, up to
+max_logical_replication_workers. A subscription beyond that limit gets a worker when another one
+ends. A worker that waits for its next try ends if other subscriptions need a worker; on a server
+every failed worker ends. ``worker`` does the work itself.
 """
 
 from __future__ import annotations

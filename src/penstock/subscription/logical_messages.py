@@ -1,8 +1,8 @@
 """Logical messages: rows for the messages that the publisher emits (pg_logical_emit_message).
 
-In: XLogData frames with messages that belong to no transaction; decoded chunks. Out: frames in
-which each such message is a transaction of its own, so that it is batched and acknowledged like
-any other; rows of the messages table.
+A message outside a transaction becomes a transaction of its own in the XLogData frames, so it is
+batched and acknowledged like any other. Messages in decoded chunks become rows of the messages
+table.
 """
 
 from __future__ import annotations

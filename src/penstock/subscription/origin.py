@@ -1,9 +1,9 @@
 """Replication progress: where the stream starts, where a cut is allowed, what to acknowledge
 (origin.c).
 
-In: the last cut and the LSNs that tables carry in their own commits. Out: LSNs. Pure: law 1 and law
-3 are decided here; ``streaming`` and ``apply`` carry them out. ``check_state`` decides which
-subscriptions can have progress at all.
+All of this is computed from the last cut and the LSNs in the tables' own commits. The functions are
+pure: they decide laws 1 and 3, and ``streaming`` and ``apply`` carry them out. ``check_state``
+decides which subscriptions can have progress at all.
 
 A table's own LSN (``marker``) is the end LSN of the last batch that touched it, or the consistent
 point of its copy. Every change at or below it is in the table already.
@@ -23,11 +23,11 @@ from penstock.lsn import INVALID, Lsn
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """Hold how far one table is.
+    """The progress of one table.
 
     ``ready``: the table is part of the cuts. ``marker``: the table's own LSN, if it has one.
-    ``half_applied``: the LSN of a batch that its history or some of its partitions have, while the
-    rest may lack it.
+    ``half_applied``: the LSN of a batch that its history or some of its partitions have and the
+    rest may lack.
     """
 
     ready: bool

@@ -1,12 +1,12 @@
 """Parking: stop for a table whose changes cannot be applied, or go on without it (on_table_error).
 
-In: a table of a subscription, and an error of that table alone. Out: with ``stop`` the error is
-raised again with the table's name and all ways to go on, and ends the session. With ``park`` the
-table leaves the open tables, so it is in no cut and no longer holds back the acknowledged LSN; the
-other tables go on. The catalog records that it is parked before any cut can pass it by, so the next
-session leaves it out too. REFRESH PUBLICATION copies a parked table again, as it does a table whose
-error has stopped the subscription. An error's own hint says how to mend its cause, if that is
-possible; this module adds what to do next.
+This module handles an error of one table alone. With ``stop`` it raises the error again, with the
+table's name and all ways to go on, and ends the session. With ``park`` the table leaves the open
+tables, so it is in no cut and no longer holds back the acknowledged LSN; the other tables go on.
+The catalog records that it is parked before any cut can pass it by, so the next session leaves it
+out too. REFRESH PUBLICATION copies a parked table again, as it does a table whose error has stopped
+the subscription. An error's own hint says how to mend its cause, if that is possible; this module
+adds what to do next.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Partitions: the leaves of a partitioned target, and which of them have a batch already.
 
-In: the catalog's tables that make up the partitioned one, the root's columns, the LSN up to which
-all leaves have the same batches. Out: the open leaves and the routing of rows to them.
+This module opens the leaves from the catalog's tables, finds the LSN up to which all of them have
+the same batches, and routes rows to them.
 
 The root's own Delta table has columns and no rows. A batch is committed to the leaves that it
 changes, and then to the root: every leaf has all batches up to the root's marker. After a crash in
-between, some leaves have the batch and others have not: it is ``half_applied``. The batch is then
-made again with the same end, worked from the state before it, which all leaves had in common, and
-committed only to the leaves that lack it. So a row that moved out of a leaf which has it is still
-found there, with the values that the publisher did not send.
+between, only some leaves have the batch: it is ``half_applied``. The batch is then applied again
+with the same end, to the state that all leaves had before it, and committed only to the leaves that
+lack it. So a row that the batch has already moved out of a leaf is still found there, with the
+values that the publisher did not send.
 """
 
 from __future__ import annotations

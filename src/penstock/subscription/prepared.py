@@ -1,10 +1,10 @@
 """Prepared transactions between their two phases (worker.c, apply_handle_prepare and its kin).
 
-In: the frames of a transaction that its publisher has prepared, later how it ended. Out: the same
-frames at COMMIT PREPARED. In between they are files in the warehouse and a row of the catalog, so
-that they outlive the node and its machine: a publisher does not send them again. Nobody reads them
-meanwhile. They are durable before anything that follows them is applied, and so before it is
-acknowledged (law 1). They are deleted once a cut holds their rows.
+The frames of a prepared transaction are kept until COMMIT PREPARED, which returns them, or ROLLBACK
+PREPARED. A publisher does not send them again. So they are stored as files in the warehouse and a
+row of the catalog, and outlive the node and its machine. Nobody reads them meanwhile. They are
+durable before any later change is applied or acknowledged (law 1). They are deleted once a cut
+holds their rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PreparedStore:
 
 @dataclass(frozen=True, slots=True)
 class TwoPhaseOptions:
-    """Hold what a session does about two-phase commit.
+    """The two-phase commit settings of a session.
 
     ``state``: the state as the session begins. ``enable``: the session's stream asks the publisher
     to enable two-phase commit for the slot from now on, and then calls ``enabled``. ``store``:

@@ -1,15 +1,15 @@
 """The relation map: share out the changes of a chunk among the tables (relation.c:
 logicalrep_rel_open).
 
-In: a decoded chunk and the open targets. Out: for each target, the changes that its table does not
-hold yet, or an error if a relation is not the one that was copied. Each change is read by the
-Relation message that is valid at its place in the stream. Changes that a table holds already were
-checked when they were applied, and are not checked again.
+From a decoded chunk each open target gets the changes that its table does not hold yet, or an error
+if a relation is not the one that was copied. Each change is read with the Relation message that is
+valid at its place in the stream. Changes that a table holds already were checked when they were
+applied, and are not checked again.
 
 A relation is its OID. A known OID under another name is a renamed table; another OID under a known
 name is another table. PostgreSQL matches names, so it stops at the first and mixes rows at the
-second. Penstock stops at both, and records what it has found, so that REFRESH PUBLICATION copies
-the table again, whatever its name is by then.
+second. Penstock stops at both, and records the relation that it found, so REFRESH PUBLICATION
+copies the table again under any later name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.subscription.targets import Targets
 
 @dataclass(frozen=True)
 class Share:
-    """Hold the changes of a chunk that are new to a target, from the message ``first`` on.
+    """The changes of a chunk that are new to a target, from the message ``first`` on.
 
     ``truncates``: sequence numbers of its TRUNCATEs. ``restarts``: sequence numbers of the
     TRUNCATEs that restart the sequences of the target's columns. ``rows``: the number of changes.

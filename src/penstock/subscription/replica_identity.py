@@ -1,12 +1,12 @@
 """The replica identity: choose the key of a target's rows when the publisher's identity changes
 (relation.c: logicalrep_rel_mark_updatable).
 
-In: a target and the relation of a change. Out: the key of its rows from that change on. A PRIMARY
-KEY that CREATE TABLE on the node has made stays, as a subscriber's does: ``fold`` refuses updates
-and deletes that do not give it. Any other key is the publisher's replica identity, and is replaced
-by the new one: at the publisher its columns are unique and NOT NULL at that place of the stream.
-The target's rows must hold the publisher's values in these columns, or they would not be found by
-them. If they may not, the old key stays.
+A target's key is chosen from the relation of a change, and holds from that change on. A PRIMARY KEY
+made by CREATE TABLE on the node stays, as a subscriber's does: ``fold`` refuses updates and deletes
+that lack its columns. Any other key is the publisher's replica identity, and the new one replaces
+it: at the publisher its columns are unique and NOT NULL at that place of the stream. The target's
+rows must hold the publisher's values in these columns, or changes would not find them. If they may
+hold others, the old key stays.
 """
 
 from __future__ import annotations

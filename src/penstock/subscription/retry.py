@@ -1,10 +1,10 @@
-"""The retry rules: decide whether an error is tried again or stops the subscription.
+"""The retry rules: decide whether an error is retried or stops the subscription.
 
-In: an error and how often it has come in a row. Out: a decision and the pause before the next try.
+The decision, with the pause before the next try, depends on the error and the failures in a row.
 PostgreSQL retries everything for ever. Penstock does so if the cause lies outside and can go away:
 a full disk, a slot that somebody else reads, an object store out of reach. An error that a retry
 cannot heal stops the subscription with its message, so that a person sees it while the publisher
-still keeps the WAL. Errors that are retried are listed by name. No other module decides this.
+still keeps the WAL. Retried errors are listed by name. No other module decides this.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Hold the verdict on an error. ``pause``: seconds before the next try; 0 for STOP."""
+    """The verdict on an error. ``pause``: seconds before the next try; 0 for STOP."""
 
     verdict: Verdict
     pause: float = 0.0

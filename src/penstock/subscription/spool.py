@@ -1,9 +1,8 @@
 """Spool files: the changes of a transaction larger than memory, on local disk until it commits
 (reorderbuffer.c, spill).
 
-In: a run of frames or of messages. Out: the same run. The files are scratch: they are not synced,
-and a restart of the worker begins with an empty folder, since the publisher sends an unacknowledged
-transaction again.
+A file holds a run of frames or of messages. The files are scratch and are not synced: a restarted
+worker begins with an empty folder, since the publisher sends an unacknowledged transaction again.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Streamed transactions: those that arrive before they have committed (worker.c,
 apply_handle_stream_*, apply_handle_prepare).
 
-In: XLogData frames as they come, with blocks of streamed transactions (protocol version 2) and
-prepared ones (version 3) among them. Out: frames of whole transactions to the inbox, in the order
-of their commits, as version 1 sends them; so nobody after the inbox knows how a transaction came.
-A server writes the blocks to a file and applies them after the Stream Commit, or applies them at
-once in a parallel worker, whose rows nobody sees before the commit. A Delta table has no rows that
-nobody sees, but it has files that no log entry names: with streaming = parallel, full runs are
-written to such files while the transaction goes on (``applyparallelworker``).
+The XLogData frames include blocks of streamed transactions (protocol version 2) and prepared ones
+(version 3). The inbox gets the frames of whole transactions in commit order, as version 1 sends
+them, so later code need not know how a transaction arrived. A server writes the blocks to a file
+and applies them after the Stream Commit, or applies them at once in a parallel worker; its rows are
+invisible before the commit. A Delta table has no invisible rows, but it has files that no log entry
+names. With streaming = parallel, full runs are written to such files while the transaction goes on
+(``applyparallelworker``).
 
     receiving thread                                thread "write ahead"      applying thread
 
@@ -30,9 +30,9 @@ written to such files while the transaction goes on (``applyparallelworker``).
     Commit Prepared  --> Begin, the frames from there, Commit: to the inbox
     Rollback Prepared  --> forgotten
 
-One bound of memory holds for the tails of all transactions, and frames on disk are the truth until
-the commit. Relation messages of a transaction count for others only once it has committed, so the
-newest definition of each relation is kept here, and sent after a transaction that has an older one.
+All transactions' tails share one memory limit, and frames on disk are the truth until the commit.
+Other transactions use a transaction's Relation messages only once it has committed. So this module
+keeps the newest definition of each relation and sends it after a transaction that has an older one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One stream from START_REPLICATION to its end: apply, cut, acknowledge (LogicalRepApplyLoop).
 
-In: the open tables of a subscription. Out: applied batches, cuts, and an acknowledged LSN that
-never passes the last cut (law 1). The receiver thread reads, and this thread applies. The stream
-ends when it is told to, or with an error of either thread.
+A stream applies batches to the open tables, makes cuts, and acknowledges an LSN that never passes
+the last cut (law 1). The receiver thread reads, and this thread applies. The stream ends on
+request, or with an error of either thread.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _TICK: Final = 0.02
 
 
 class StreamCatalog(Protocol):
-    """The part of the catalog that a stream needs. ``worker.CatalogAccess`` fulfils it.
+    """The part of the catalog that a stream needs. ``worker.CatalogAccess`` implements it.
 
-    ``requested_cuts``: the cuts that somebody waits for. ``two_phase``: returns what a session does
-    about two-phase commit, as it is now.
+    ``requested_cuts``: the cuts that somebody waits for. ``two_phase``: returns the present
+    two-phase commit settings of a session.
     """
 
     @property
@@ -470,8 +470,8 @@ _POLL: Final = 0.1
 class FrameSource(Protocol):
     """A source of messages: a stream, or a backlog that is fetched in one go (walreceiver).
 
-    ``far_behind``: much is still to come, so batches should be large. ``rests``: tells whether what
-    has arrived need not wait for more; ``came``: whether something has arrived just now."""
+    ``far_behind``: much is still to come, so batches should be large. ``rests``: tells whether the
+    messages here may be applied at once; ``came``: whether one has arrived just now."""
 
     @property
     def received_lsn(self) -> Lsn: ...

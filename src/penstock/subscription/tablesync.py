@@ -1,12 +1,12 @@
 """The initial copies of one subscription, round by round, beside its stream (tablesync.c).
 
-In: rows of pg_subscription_rel in state i and d. Out: the same tables in state f, which the apply
-worker brings to r. A round copies its tables at one snapshot, so that they have one LSN and join
-the stream together. It runs in a thread, and never waits for the stream.
+Tables in state i or d of pg_subscription_rel are copied and reach state f; the apply worker takes
+them to r. A round copies its tables at one snapshot, so they have one LSN and join the stream
+together. It runs in a thread, and never waits for the stream.
 
-A server's worker of a table streams on its own until the table has caught up. Here the apply worker
-begins its stream again, at the oldest point of the copied tables; all others skip what they have by
-their own LSNs (``origin.start_lsn``). So nothing comes between f and s.
+A server's tablesync worker streams on its own until its table has caught up. Here the apply worker
+restarts its stream at the oldest point of the copied tables; the other tables skip changes up to
+their own LSNs (``origin.start_lsn``). So there is no state between f and s.
 
     state  means                            durable as              set by
     i      to be copied                     the catalog's row       CREATE SUBSCRIPTION, REFRESH
@@ -35,12 +35,12 @@ A round, beside the apply worker and on the publisher:
     stream from X, or from the last cut if that is older
     cut at X or later: f -> s -> r
 
-With copy_data = false a table is in r from the beginning. A table that is to be copied again gets a
-new membership in state i (``pg_subscription_rel`` draws all steps).
+With copy_data = false a table is in r from the beginning. A table to be copied again gets a new
+membership in state i (``pg_subscription_rel`` draws all steps).
 
 A crash leaves i or d. A table in d whose Delta log holds this copy's own marker was committed, and
-becomes f. Any other is copied again, as nothing of a copy is visible before its commit. The step to
-f is taken while nobody can end the table's membership.
+becomes f. Any other is copied again, as a copy is invisible before its commit. Nobody can end the
+table's membership during the step to f.
 
 A table whose copy fails keeps its error in the status and is copied again, at least
 ``wal_retrieve_retry_interval`` after the start of the round (process_syncing_tables_for_apply).
@@ -50,7 +50,7 @@ first round of a subscription copies all its tables side by side; a round beside
 ``max_sync_workers_per_subscription`` of them at a time.
 
 ``Copies`` chooses the time and the tables of rounds, in the apply worker's thread; ``CopyRound``
-and what follows it are a round.
+and the code after it make up a round.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ NOT_COPIED: Final = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
 
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
-    """Hold the options of copies.
+    """The options of copies.
 
     ``retry_interval``: seconds. ``tables``: how many are copied at a time beside the stream; 0: no
     table is copied, not even before there is a stream. ``snapshot_timeout``: seconds, 0 for none.
@@ -461,7 +461,7 @@ class RelStates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CopyRound:
-    """Hold everything that a round of copies needs."""
+    """The resources of a round of copies."""
 
     spark: Spark
     warehouse: Warehouse
@@ -487,7 +487,7 @@ class CopyRound:
 
 
 class CopyCancelled(Exception):
-    """The worker stops. Nothing is wrong, so this is not recorded as an error of any table."""
+    """The worker stops. This is not recorded as an error of any table."""
 
 
 def finished_point(table: DeltaTable | None, rel: SubscriptionRel, app_id: str) -> Lsn | None:
@@ -548,7 +548,7 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _RunningRound:
-    """Hold a round that has its snapshot.
+    """A round that has its snapshot.
 
     ``members``: sync ids of the tables that are still wanted. ``tables``: the tables by the URI of
     their targets. ``done``: sync ids of the tables that are copied.
@@ -621,10 +621,10 @@ class _RunningRound:
 class _Definitions:
     """Watch the definitions that the rows of a round's tables depend on.
 
-    They are read once the snapshot is taken and before any row is, and compared when the table is
-    locked and at the end of its copy. A change in between is in some of the rows only, or in none,
-    so such a copy is made again. Output functions read the catalogs as they are now, not those of
-    the snapshot, so what changed before is in all rows.
+    They are read after the snapshot is taken and before the first row, and compared when the table
+    is locked and at the end of its copy. A change in between affects only some of the rows, or
+    none, so such a copy is made again. Output functions read the present catalogs, not the
+    snapshot's, so an earlier change affects all rows.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""One target: a table that a subscription fills, with its Delta tables and how far it is.
+"""One target: a table that a subscription fills, with its Delta tables and its progress.
 
-In: a row of pg_subscription_rel and its open tables. Out: the tables that batches are staged on and
-committed to, and the target's part of a cut. ``targets`` opens and holds all targets.
+A target combines a row of pg_subscription_rel and the open tables to which batches are committed,
+and gives its part of a cut. ``targets`` opens and holds all targets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.subscription.partitions import Partitions
 
 @dataclass(slots=True)
 class Target:
-    """Hold one target.
+    """One target.
 
     ``ready``: it is part of the cuts. ``marker``: its own LSN. ``followed``: the definition of the
     newest change in it, if this session has seen any. ``partitions``: the partitions, which have

@@ -1,6 +1,6 @@
-"""Columns of a target that differ from the publisher's: checks, and what to report (relation.c).
+"""Checks for columns of a target that differ from the publisher's (relation.c).
 
-In: a target and its relation. Out: an error, or a warning, with the statement that mends it.
+A difference becomes an error or a warning, with the statement that mends it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A subscription's target tables: the Delta table for each published relation (relation.c).
 
-In: rows of pg_subscription_rel and relations of the stream. Out: open tables with their own LSNs,
-with columns added when the publisher has added some. A row is bound to a relation of the publisher
-and to a Delta table. Another one in the place of either is an error, and so is a change that a
-table cannot follow. ``relation_map`` shares out the changes among the targets.
+Tables are opened from rows of pg_subscription_rel, each with its own LSN. They get the columns that
+the publisher has added. A row is bound to a relation of the publisher and to a Delta table. If
+another one takes the place of either, that is an error, as is a change that a table cannot follow.
+``relation_map`` shares out the changes among the targets.
 """
 
 from __future__ import annotations
@@ -565,9 +565,9 @@ _OPERATION: Final = "TAKE OVER"
 
 @dataclass(frozen=True, slots=True)
 class Predecessors:
-    """Hold what a session knows of dropped subscriptions.
+    """The dropped subscriptions that a session knows.
 
-    ``dropped``: all that the node has had. ``name_of``: returns the name of an existing
+    ``dropped``: all dropped ones of the node. ``name_of``: returns the name of an existing
     subscription by its app id. ``last_cut`` and ``origin_lsn``: the last cut of this subscription,
     and the LSN to which its replication origin was advanced.
     """

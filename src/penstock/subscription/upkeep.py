@@ -1,14 +1,13 @@
 """Upkeep beside the batches: compaction of tables, checkpoints of logs, a small cuts table.
 
-In: the open tables, between two batches. Out: one piece of work at a time in a thread of its own
-(``BackgroundTask``), on a table as it was when the work began. Between two later batches a
-compaction is put in place, which is quick, or thrown away if it does not fit any more.
-``pipeline.compact`` decides which files to rewrite. Losing the race against another writer is
-harmless, as the table is examined again. Work that fails is left for later: no error here stops the
-session, except for another applier of the same subscription.
+Between two batches, work on the open tables begins in a thread of its own (``BackgroundTask``), one
+piece at a time, at the table's present version. Between two later batches a compaction is put in
+place, which is quick, or discarded if it no longer fits. ``pipeline.compact`` decides which files
+to rewrite. Losing the race against another writer is harmless, as the table is examined again. Work
+that fails is left for later: only another applier of the same subscription stops the session.
 
-The cost of a cut here depends on the tables that its batch has changed: only those are examined,
-and a table's files only once in so many commits that it does not matter.
+At a cut, only the tables that its batch has changed are examined, and a table's files only once in
+many commits, so that the cost does not matter.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class UpkeepOptions:
 
 @dataclass(slots=True)
 class _Due:
-    """Hold the versions of a Delta table from which it is examined, and gets a checkpoint."""
+    """The versions from which a Delta table is due for examination and for a checkpoint."""
 
     look: int
     checkpoint: int
@@ -81,7 +80,7 @@ class _Due:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """Hold the results of a piece of work.
+    """The results of a piece of work.
 
     ``nothing``: ids of tables that have nothing to compact, with the number of commits until they
     are examined again. ``failed``: the errors, by the tables' ids.

@@ -1,9 +1,9 @@
-"""The apply worker of one subscription: it only waits and calls others (worker.c, ApplyWorkerMain).
+"""The apply worker of one subscription, which waits and calls others (worker.c, ApplyWorkerMain).
 
-In: a subscription. Out: its tables follow the publisher until the worker is told to stop. A session
-connects, starts the copies that are due, and streams. An error ends the session, and ``retry``
-decides whether another one begins. Tables that join while others are live are copied beside the
-stream; then the stream is started again from their consistent point (``origin``).
+The subscription's tables follow the publisher until the worker is stopped. A session connects,
+starts the copies that are due, and streams. An error ends the session, and ``retry`` decides
+whether another one begins. Tables that join while others are live are copied beside the stream;
+then the stream is started again from their consistent point (``origin``).
 """
 
 from __future__ import annotations
@@ -537,7 +537,7 @@ def _same(found: Subscription | None, subscription: Subscription) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CatalogAccess:
-    """Hold the functions by which a worker reads and writes the catalog; ``node`` makes it."""
+    """The functions by which a worker reads and writes the catalog; ``node`` makes it."""
 
     generation: Callable[[], int]
     """Return a number that grows with every change of the catalog. Cheap."""

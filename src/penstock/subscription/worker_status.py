@@ -1,9 +1,9 @@
 """The status that a worker reports while it runs (pg_stat_subscription, backend_status.c).
 
-In: calls from the worker's threads. Out: a frozen snapshot at any time, which the node writes down
-about once a second. It is for reports: only ``retry``'s count of failures in a row and the
-launcher's patience with a worker that connects depend on it. ``WorkerActivity``, a Protocol that
-``node`` fulfils, shows a worker as a session of pg_stat_activity.
+The worker's threads report to it, and the node stores a frozen snapshot of it about once a second.
+It is for reports: only ``retry``'s count of failures in a row and the launcher's patience with a
+worker that connects depend on it. ``WorkerActivity``, a Protocol that ``node`` implements, shows a
+worker as a session of pg_stat_activity.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_TABLES: Final[Mapping[str, TableStatistics]] = MappingProxyType({})
 
 
 class Heard(Protocol):
-    """A source of changes, with what it knows of the publisher. Times are microseconds since 1970,
+    """A source of changes, with its knowledge of the publisher. Times are microseconds since 1970,
     0 while unknown."""
 
     @property
