@@ -1,8 +1,8 @@
 """date, timestamp, timestamp with time zone (date.c, timestamp.c).
 
-The target holds the years 0001 to 9999. PostgreSQL holds more, and infinity: such values raise
-ValueNotRepresentable; they are never clamped. Text is expected with ``datestyle=ISO``, in any time
-zone of the session.
+The target holds the years 0001 to 9999. Other years and infinity, which PostgreSQL allows, raise
+ValueNotRepresentable; they are never clamped. Text must be in ``datestyle=ISO``, and may be in any
+time zone of the session.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The interface of every type family, and its error for a value that does not fit.
 
-A family never names table and column: whoever decodes a relation adds them as detail.
+A family never names table and column: the decoder of a relation adds them as detail.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Family:
     """PostgreSQL types that become the same Arrow type in the same way.
 
     ``name``: as format_type() prints it. ``oids``: the pg_type.oid of each type of this family; ()
-    if it takes all other types. ``binary``: the binary format can be read, and the initial copy
-    reads it unless ``copied_as_text``.
+    if it takes all other types. ``binary``: the family can read the binary format, and the initial
+    copy uses it unless ``copied_as_text``.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""real, double precision (float.c, common/d2s.c, f2s.c): read, and printed as the server does.
+"""Reads real and double precision, and prints them as the server does (float.c, common/d2s.c,
+f2s.c).
 
-NaN, Infinity and -Infinity are values like others. A number's text is the shortest that reads back
-as the same number: plain digits while the exponent is from -4 up to 14 (5 for real), else
-``d.ddde+XX``.
+NaN, Infinity and -Infinity are ordinary values. A number's text is the shortest that reads back as
+the same number: plain digits for exponents from -4 to 14 (5 for real), otherwise ``d.ddde+XX``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Cells to contiguous memory: the only place where bytes of a column are copied.
+"""Copies cells to contiguous memory; nothing else copies the bytes of a column.
 
-The families know what the bytes mean. A buffer is smaller than 2 GiB, since Arrow's 32-bit offsets
-point into it.
+The families interpret the bytes. A buffer is smaller than 2 GiB, since Arrow's 32-bit offsets point
+into it.
 """
 
 from __future__ import annotations

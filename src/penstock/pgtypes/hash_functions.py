@@ -1,8 +1,8 @@
 """The hash functions of hash partitioning (hashfn.c, hashfunc.c; partbounds.c,
 compute_partition_hash_value).
 
-In: the columns of a partition key as Arrow arrays, with their types' OIDs. Out: one 64-bit hash for
-each row. It equals PostgreSQL's, which is part of its on-disk format and never changes.
+Each row's 64-bit hash is computed from the columns of a partition key as Arrow arrays, with their
+types' OIDs. It equals PostgreSQL's hash, which never changes, as stored partitions depend on it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""numeric(p, s) up to 38 digits to decimal128; every other numeric stays text (numeric.c).
+"""Converts numeric(p, s) of up to 38 digits to decimal128; every other numeric stays text
+(numeric.c).
 
-A decimal has neither NaN nor infinity: they raise ValueNotRepresentable. Unconstrained numeric and
+A decimal cannot hold NaN and infinity, which raise ValueNotRepresentable. Unconstrained numeric and
 more than 38 digits become strings, so that nothing is lost. The section on the binary format below
 reads the digits.
 """

@@ -1,9 +1,9 @@
-"""Values that the target's type lacks: infinity, NaN in a decimal, arrays of two dimensions.
+"""Handles values that the target's type lacks: infinity, NaN in a decimal, two-dimensional arrays.
 
-In: the policy for such values, and a type's family. Out: a reader of its columns that puts NULL or
-the nearest value there, and counts. Columns that identify rows are read without it (``find``): two
-keys must not become the same one. A column is looked at value by value only if its family has
-refused it.
+By the policy for such values, a reader of a type's columns replaces them by NULL or the nearest
+value, and counts them. Columns that identify rows are read without replacements (``find``): two
+keys must not become the same one. Single values are examined only in a column that its family has
+refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """PostgreSQL 18's own types (pg_type.dat), and the row of any other type.
 
-In: ``pg_type.tsv``, written from a server by tools/dump_catalogs.py. Out: frozen rows by oid and by
-name, and the oids of types that code names (pg_type_d.h). Composite types, domains and their arrays
-are left out.
+``pg_type.tsv``, which tools/dump_catalogs.py writes from a server, is read as frozen rows by oid
+and by name. Types that code refers to have constants for their oids (pg_type_d.h). Composite types,
+domains and their arrays are left out.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _TRUE_ARRAYS = frozenset(("array_in", "int2vectorin", "oidvectorin"))
 class Type:
     """A row of pg_type, functions by name. ``sql_name``: as format_type prints it.
 
-    ``typelem`` is set for every type with subscripts, ``element`` for true arrays only. ``schema``
-    and ``labels`` are for types that are not PostgreSQL's own; only enums have labels.
+    ``typelem`` is set for every type with subscripts, ``element`` for true arrays only. Only types
+    that are not built in have ``schema``, and of them only enums have ``labels``.
     """
 
     oid: int

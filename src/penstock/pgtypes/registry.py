@@ -1,7 +1,7 @@
-"""Registry of the families, the only one: a family for each type, and a type for each Arrow column.
+"""The only registry of families: a family for each type, and a type for each Arrow column.
 
-In: a type's OID (pg_type.dat; built-in types have fixed ones), or an Arrow type. Out: its family,
-or OID and typmod. An unknown OID, such as a domain's or an enum's, is read as the text of the
+A type's OID gives its family (built-in types have the fixed OIDs of pg_type.dat). An Arrow type
+gives OID and typmod. An unknown OID, such as a domain's or an enum's, is read as the text of the
 type's output function.
 """
 

@@ -1,7 +1,7 @@
 """Arrow columns as PostgreSQL prints them: the output functions of all types (utils/adt).
 
 The texts are those of a session with datestyle ISO, intervalstyle postgres, bytea_output hex,
-extra_float_digits above 0 and the time zone UTC, which subscribers ask for.
+extra_float_digits above 0 and the time zone UTC; subscribers set these.
 """
 
 from __future__ import annotations

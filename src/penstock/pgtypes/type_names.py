@@ -1,8 +1,8 @@
 """Built-in types by name, and modifiers of types, both ways (parse_type.c, typmodin, typmodout).
 
-In: a type's name, and its modifiers as a statement has them. Out: its oid and typmod, or
-PostgreSQL's error; for a typmod its text in parentheses, and its meaning. Types that have no family
-here are kept as text, as docs/types has it.
+A type's name and modifiers, as a statement has them, give its oid and typmod, or PostgreSQL's
+error. A typmod gives its text in parentheses, and its meaning. Types without a family here are kept
+as text (docs/types).
 """
 
 from __future__ import annotations

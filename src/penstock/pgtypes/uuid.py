@@ -1,4 +1,4 @@
-"""uuid (uuid.c): lower-case text with hyphens, since Delta has no type of its own for it."""
+"""uuid as lower-case text with hyphens, since Delta has no such type (uuid.c)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """jsonb as the Parquet format's VARIANT (parquet-format, VariantEncoding.md).
 
-In: the text of jsonb values. Out: Arrow columns of ``VARIANT``, the plain struct of Delta's
-``variantType``; ``variant_text`` turns them back into text. The bytes are those of Spark's
-``parse_json``: keys in the dictionary in the order of their appearance, fields of an object in the
-order in which Spark looks for them (UTF-16's), integers in as few bytes as they need, other numbers
-as decimals of up to 38 digits with their own scale. One text has one encoding, so rows can be found
-by it. A number of more digits becomes a double only if the double is exactly that number; Spark
-rounds the others, and we refuse them.
+The text of jsonb values becomes Arrow columns of ``VARIANT``, the plain struct of Delta's
+``variantType``; ``variant_text`` turns them back into text. The bytes equal those of Spark's
+``parse_json``: keys in the dictionary in the order of their appearance, fields of an object in
+UTF-16 order, in which Spark searches them, integers in as few bytes as possible, other numbers as
+decimals of up to 38 digits with their own scale. One text has one encoding, so rows can be found by
+it. A number with more digits becomes a double only if the double equals it exactly; Spark rounds
+other such numbers, and we refuse them.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class _Shape:
 
 
 class _Remembered(Generic[_Made]):
-    """A cache of what was made of keys: most objects have the keys of an earlier one."""
+    """A cache of values made from keys: most objects have the keys of an earlier one."""
 
     def __init__(self, make: Callable[[tuple[str, ...], tuple[int, ...]], _Made]) -> None:
         self._make = make

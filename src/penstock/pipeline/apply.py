@@ -1,9 +1,9 @@
 """Apply: carry out the net changes of a batch on the files of Delta tables, in one Spark job.
 
-In: net changes and their tables; for a partitioned table its leaves (``parts``). Out: the tables
-with everything staged, to be committed by the caller with the batch's LSN; or an error, and then
-nothing is staged and the files that were written are gone. Executors do all the row work
-(``tasks``): only keys, positions and file names cross the driver.
+Net changes are staged on their tables, and on the leaves of partitioned ones (``parts``). The
+caller commits the tables with the batch's LSN. After an error nothing is staged, and the written
+files have been removed. Executors do all the row work (``tasks``): only keys, positions and file
+names cross the driver.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Done = Located | Candidates | Written
 
 @dataclass(frozen=True)
 class TableOutcome:
-    """The changes staged on a table. ``rows_removed`` does not count rows that a TRUNCATE took.
+    """The changes staged on a table. ``rows_removed`` does not count rows that a TRUNCATE removed.
     ``leaves``: those of a partitioned table."""
 
     table: str

@@ -1,7 +1,7 @@
 """Changed rows as they are, for output plugins: Arrow columns instead of pgoutput's messages.
 
-In: rows of one operation on one table, as ``publish_changes`` has them. Out: an Arrow IPC stream,
-and from it again the columns of the new and the old rows, by the place of their attribute in the
+The rows of one operation on one table come from ``publish_changes``. They are written to an Arrow
+IPC stream and read from it as columns of new and old rows, by the attribute's place in the
 relation.
 """
 
@@ -21,8 +21,8 @@ _OLD: Final = "o"
 
 @dataclass(frozen=True, slots=True)
 class ChangedColumns:
-    """Changed rows as columns. ``new``, ``old``: place of the attribute -> its values; None: there
-    are no such rows. Old rows have only the columns that identify them."""
+    """Changed rows as columns. ``new``, ``old``: place of the attribute -> its values; None without
+    such rows. Old rows have only the columns that identify them."""
 
     count: int
     new: Mapping[int, pa.Array] | None

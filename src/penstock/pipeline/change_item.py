@@ -1,8 +1,8 @@
 """Change items: the changes of one table as a task gets them, and rows stored by an earlier job.
 
-In: how a table is published, parts of files whose rows went or came. Out: frozen values that cross
-to the executors; record batches of the files that the dividing job has written to the staging area.
-``publish_changes`` does both jobs.
+An item names the parts of files whose rows went or came, and how the table is published. Items are
+frozen values that cross to executors. The earlier job divides large changes and writes their rows
+to the staging area; this module reads them. ``publish_changes`` runs both jobs.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SENT_ORDER: Final = (Operation.DELETE, Operation.UPDATE, Operation.INSERT)
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table as it is published.
+    """A published table.
 
     ``relation``: as the subscriber sees it, columns in the order of the tuples. ``name``: with the
     schema. ``columns``: every column of the table. ``key``: columns that pair old and new rows, ()
-    if none do. ``identity``: the replica identity's columns; None: there is none. ``filters``:
-    DuckDB's SQL by operation; None or missing: all rows. ``published``: operations that are
-    published. ``refused``: operations for which the identity is not sufficient, with their errors.
+    if none do. ``identity``: the replica identity's columns, or None. ``filters``: DuckDB's SQL by
+    operation; None or missing: all rows. ``published``: operations that are published. ``refused``:
+    operations for which the identity is not sufficient, with their errors.
     """
 
     relation: Relation
@@ -60,10 +60,10 @@ class ChangeItem:
     """One table's changes, or a share of them.
 
     ``work``: number of the table in the transaction. ``header``: the head of each message
-    (``xlog_data_head``). ``xid``: of a streamed transaction.
-    ``divided``: it is a share with all rows of its keys (``publish_changes.shares``). ``pairs``:
-    files that tell which new row was which old one, if the writer has told. ``as_rows``: output
-    plugins want rows as columns, and no messages.
+    (``xlog_data_head``). ``xid``: of a streamed transaction. ``divided``: it is a share with all
+    rows of its keys (``publish_changes.shares``). ``pairs``: files that record which new row was
+    which old one, if the writer made them. ``as_rows``: output plugins want rows as columns, and no
+    messages.
     """
 
     work: int

@@ -1,8 +1,8 @@
-"""A table's change batches, brought into the target's columns.
+"""A table's change batches, converted to the target's columns.
 
-In: ChangeBatches of one relation, in order, possibly of several versions of its definition. Out:
-``Changes``: one run of rows with the target's columns, old and new, and the cells that are still
-unknown. ``penstock.pipeline.fold`` decides what the run does to the table.
+The ChangeBatches of one relation, in order and perhaps of several versions of its definition,
+become ``Changes``. These are one run of old and new rows with the target's columns, and the cells
+that are still unknown. ``penstock.pipeline.fold`` computes the run's net effect on the table.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Changes:
     """Row changes of one table in order; row i of every part belongs to change i.
 
     ``sequence``: of the messages. ``new`` and ``old`` have the target's columns; ``old`` is None if
-    no change has an old tuple.
-    ``unchanged``: column -> mask of changes whose new cell is an unchanged TOASTed value that the
-    old tuple does not give either. ``stamps``: names of the metadata columns.
+    no change has an old tuple. ``unchanged``: column -> mask of changes whose new cell is an
+    unchanged TOASTed value that the old tuple lacks, too. ``stamps``: names of the metadata
+    columns.
     """
 
     sequence: np.ndarray

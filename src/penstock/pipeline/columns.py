@@ -1,7 +1,7 @@
-"""Columns of numpy, Arrow and DuckDB: small work that tasks and driver share.
+"""Small functions on columns of numpy, Arrow and DuckDB, shared by tasks and driver.
 
-In and out: arrays, expressions. This module imports nothing of ours, so that an executor starts
-fast.
+They take and return arrays and expressions. This module imports no other module of Penstock, so
+that an executor starts fast.
 """
 
 from __future__ import annotations

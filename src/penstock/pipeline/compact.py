@@ -1,14 +1,13 @@
 """Compaction: make large files of small ones, and rewrite files that have many dead rows.
 
-In: a table. Out: its next version, which holds the same rows in other files (dataChange = false).
-Readers of older versions keep the old files until VACUUM.
+The table's next version holds the same rows in other files (dataChange = false). Readers of older
+versions keep the old files until VACUUM.
 
-There are two steps, so that batches need not wait. ``rewrite`` works on a table as it was at a
-version, in any thread. ``put_in_place`` runs in the thread that commits to the table, and is quick.
-Rows that were deleted in between are deleted in the new files: their places there follow from the
-order of the live rows, which a rewrite keeps. If half of the old files are gone, or the table is
-another one or has other columns, nothing is put in place. ``subscription.upkeep`` decides when to
-compact, and what a lost race means.
+There are two steps, so that batches need not wait. ``rewrite`` works on one version of a table, in
+any thread. ``put_in_place`` runs in the thread that commits to the table, and is quick. A rewrite
+keeps the order of live rows, so rows deleted in between can be found and deleted in the new files.
+If half of the old files are gone, or the table was replaced or has other columns, nothing is put in
+place. ``subscription.upkeep`` decides when to compact, and handles a lost race.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Comparison of published tables at an exported snapshot with the node's tables at their versions.
+"""Compares published tables at an exported snapshot with the node's tables at their versions.
 
-In: tables of both sides that should have the same rows, and the name of a snapshot that another
-session holds open. Out: for each table the number of rows of both sides and their differences, some
-of these by name. Both sides are read in parts, in threads of this process or, if they are large, in
-Spark. Digests of rows are compared, so that neither memory nor the data sent to the driver grows
-with the tables. Where digests differ, the rows of those buckets are read once more.
+Another session holds the snapshot open. The result has, for each table, the number of rows on both
+sides, the number of differences, and some differing rows. Both sides are read in parts, in threads
+of this process or, if they are large, in Spark. Only digests of rows are compared, so memory and
+the data sent to the driver do not grow with the tables. Where digests differ, the rows of those
+buckets are read once more.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ITEM_COST: Final = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """A row that differs. ``kind``: ``missing`` or ``extra`` at the node, ``different``, or
+    """A differing row. ``kind``: ``missing`` or ``extra`` at the node, ``different``, or
     ``doubled``: the node has it more often. ``key``: (column, text) of the columns that identify
     it. ``columns``: those that differ, if known. ``count``: of such equal rows."""
 
@@ -76,8 +76,8 @@ class RowDifference:
 
 @dataclass(frozen=True, slots=True)
 class TableDifference:
-    """The number of rows of both sides, and how many differ by kind. ``whole``: all differing
-    buckets were read, else there may be more differences. ``examples``: some of each kind."""
+    """The number of rows on both sides, and of differences by kind. ``whole``: all differing
+    buckets were read; otherwise there may be more differences. ``examples``: some of each kind."""
 
     publisher_rows: int
     node_rows: int
@@ -88,8 +88,8 @@ class TableDifference:
 
 @dataclass(frozen=True, slots=True)
 class CompareProgress:
-    """The bytes that have been read and are to be read, estimated, on both sides of all tables.
-    ``again``: they are read to find the rows that differ."""
+    """The estimated bytes read, and to be read, on both sides of all tables. ``again``: they are
+    read again to find the differing rows."""
 
     bytes: int
     bytes_total: int
@@ -117,8 +117,8 @@ Hashes = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class DigestColumn:
-    """A column that is compared, with the publisher's name in the batches. Its ``key`` tells
-    whether it is one of those that identify a row."""
+    """A compared column, which has the publisher's name in the batches. ``key``: it is one of the
+    columns that identify a row."""
 
     attribute: Attribute
     type: pa.DataType
@@ -127,8 +127,8 @@ class DigestColumn:
 @dataclass(frozen=True)
 class NodeRows:
     """A file of the node's table, with the table's columns by their names at the publisher.
-    ``live``: the column that is NULL in live rows, if the file may hold dead ones, which do not
-    count. ``range``: only rows in it count."""
+    ``live``: the column that is NULL in live rows, if the file may hold dead ones, which are not
+    compared. ``range``: only rows in it are compared."""
 
     storage: Storage
     table_uri: str
@@ -338,7 +338,7 @@ class _Side:
 
 @dataclass(slots=True)
 class _Compared:
-    """Hold the state of a table's comparison. ``items``: with their sizes."""
+    """The state of a table's comparison. ``items``: with their sizes."""
 
     columns: tuple[DigestColumn, ...]
     items: list[tuple[int, DigestItem]]

@@ -1,8 +1,7 @@
 """Reports of conflicts between a target table and the stream.
 
-In: the table's name, the keys concerned and what is wrong with them. Out: ReplicationConflict with
-PostgreSQL's wording of keys (``Key (a, b)=(1, x)``). ``subscription.conflicts`` reports changes
-that are skipped.
+This module builds a ReplicationConflict that names the table and, in PostgreSQL's words, the keys
+(``Key (a, b)=(1, x)``). ``subscription.conflicts`` reports skipped changes.
 """
 
 from __future__ import annotations

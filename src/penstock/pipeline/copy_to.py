@@ -1,10 +1,10 @@
 """Rows of Delta tables at given versions, as COPY table TO STDOUT sends them or as Arrow.
 
-In: tables with their versions, columns, a row filter. Out: CopyData messages in portions, or record
-batches. Spark works in waves of a bounded size: executors read, filter and encode files into the
-staging area; the result of one wave is sent while the next one is made, and then removed. So
-neither the driver's memory nor the staging area holds more than two waves, however large the table
-and slow the client. A small amount is read and encoded in the calling thread, portion by portion.
+The chosen columns of filtered rows become CopyData messages in portions, or record batches. Spark
+works in waves of a bounded size: executors read, filter and encode files into the staging area. One
+wave's result is sent while the next wave runs, and then removed. So the driver's memory and the
+staging area hold at most two waves, however large the table and slow the client. The calling thread
+reads and encodes a small amount itself, portion by portion.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Encoding(Enum):
 
 @dataclass(frozen=True)
 class CopyColumn:
-    """A column that is read. ``sent``: it is part of the copy, not only of the filter.
+    """A column to read. ``sent``: it is part of the copy, not only of the filter.
 
     ``printed``: returns the texts that are sent for its values, in any format.
     """
@@ -82,7 +82,7 @@ class CopyTable:
 
 @dataclass(frozen=True)
 class CopyItem:
-    """Rows of a file, which make about ``size`` bytes to send.
+    """Rows of a file, about ``size`` bytes when sent.
 
     ``predicate``: DuckDB's SQL over PostgreSQL's names, None: all rows. ``folder``: of this copy,
     in the staging area. ``packed``: put many rows into a message.

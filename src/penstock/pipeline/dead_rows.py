@@ -1,9 +1,9 @@
-"""Dead rows: rows that are deleted and stay (``soft_delete``), written again with a mark. This runs
-inside tasks.
+"""Dead rows: deleted rows that stay (``soft_delete``), written again with a mark. This runs inside
+tasks.
 
-In: a data file, positions of rows that were just located, or all of its live rows; the values of
-their metadata columns. Out: WrittenFiles of the same table, not yet in it. A row stays in the table
-where it was found. Memory: a run of rows of the file at a time.
+A task has just located some rows of a data file, or takes all live ones. It writes them, with the
+values of their metadata columns, to WrittenFiles that are not yet in the table. A row stays in the
+table where it was found. Memory: a run of rows of the file at a time.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class DeadRows:
 
 @dataclass(frozen=True)
 class EndAllItem:
-    """A file of which all live rows are deleted and stay. ``deleted_at``: the column that is NULL
-    in live rows; ``stamps``: values of metadata columns; ``part``: the number of the file's table
+    """A file whose live rows are all deleted and stay. ``deleted_at``: the column that is NULL in
+    live rows; ``stamps``: values of metadata columns; ``part``: the number of the file's table
     among those of the work; ``partition_values``: as in DataFile."""
 
     work: int

@@ -1,7 +1,7 @@
 """DuckDB as the engine inside a task: one connection per thread, kept between tasks.
 
-In: nothing. Out: a connection. It is kept because opening one costs 12-20 ms, which is all the time
-that a batch of one row may take. Threads must not share a connection.
+A connection is kept because opening one costs 12-20 ms, the whole time that a batch of one row may
+take. Threads must not share a connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compiled expressions as functions of Spark: UPDATE and DELETE compute with them.
 
-In: an expression over named columns, and small tables that its subqueries read. Out: a function of
-Arrow arrays that Spark's executors call. The caller decides where a function is called.
+An expression over named columns, with the small tables that its subqueries read, becomes a function
+of Arrow arrays that Spark's executors call. The caller decides where a function is called.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Fold: reduce the change batches of one table to their net effect on it.
 
-In: ChangeBatches of one relation in order, and the positions of TRUNCATEs. Out: a NetChange. DuckDB
-groups keys and sees nothing but keys and positions. Values are only ever picked by position from
-the Arrow columns they came in, so no type is converted on the way. Fold assumes that every row that
-a change names exists and no other does. ``apply`` proves it. It has changes folded again without
-those of missing rows, which PostgreSQL skips, too. Where an existing key is no error, it has them
-folded again with the knowledge of such keys.
+The ChangeBatches of one relation, in order and with the positions of TRUNCATEs, become a NetChange.
+DuckDB groups the keys and sees only keys and positions. Values are picked by position from the
+Arrow columns in which they came, so no type is converted. Fold assumes that every row that a change
+names exists and that new keys do not; ``apply`` verifies this. If rows are missing, ``apply`` folds
+again without their changes, which PostgreSQL skips, too. If an existing key is not an error, it
+folds again and passes these keys.
 """
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ class _KeyedFold:
 
 @dataclass(frozen=True)
 class _Dead:
-    """The rows that stay when they are deleted."""
+    """The rows that stay after their deletion."""
 
     rows: DeletedRows
 

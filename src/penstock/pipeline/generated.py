@@ -1,8 +1,8 @@
 """Generated columns of the rows that a subscription writes (execReplication.c).
 
-In: a target's schema. Out: ``GeneratedColumns``, a frozen value that crosses to executors and
-computes the columns there, from complete rows in the target's columns. Expressions were checked
-when the column was made.
+``GeneratedColumns`` is made from a target's schema. It is a frozen value that crosses to executors
+and computes the columns there, from complete rows in the target's columns. Expressions were checked
+when the column was created.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Every change of a table as rows of its history.
+"""Makes the rows of a table's history, which describe every change of the table.
 
-In: changes as ``fold`` has them, and their transactions. Out: ``Versions``, the rows in the table's
-columns; rows of the history table made of them: whole rows, and rows that get unchanged TOASTed
-values where old rows are located. A change is one row, an UPDATE with an old tuple two.
+``fold`` supplies the changes. Their rows in the table's columns are ``Versions``, from which the
+rows of the history table are made. Some are complete; others get unchanged TOASTed values when old
+rows are located. A change makes one row, an UPDATE with an old tuple two.
 ``lakehouse.history_table`` defines the columns that describe a change.
 """
 

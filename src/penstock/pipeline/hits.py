@@ -1,7 +1,7 @@
 """Rows of a data file that were looked for and found.
 
-In: arrays of the same length. Out: the same rows, arranged for the reader. ``locate`` or
-``key_index`` finds them.
+``locate`` or ``key_index`` finds them. This module takes arrays of the same length and arranges the
+rows for the reader.
 """
 
 from __future__ import annotations

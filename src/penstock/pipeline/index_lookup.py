@@ -1,10 +1,10 @@
-"""The rows of a few keys, looked up in the indexes of files instead of the files.
+"""Finds the rows of a few keys in the indexes of files instead of the files.
 
-In: a work, the keys of its batch, the files that may hold them. Out: for each file with an index
-the live rows that have one of the keys. Indexes are exact. Nevertheless, before a change is left
-out because its old row is missing, the files themselves are searched (``apply``). An index alone
-suffices to tell that a key to be inserted does not exist. A file that cannot be read, or no longer
-exists, is left to the task that searches it, whose error names the table.
+For each file with an index, the result is the live rows that have one of the batch's keys. Indexes
+are exact. Nevertheless, ``apply`` searches the files themselves before it skips a change because
+the old row is missing. An index alone proves that a key to be inserted does not exist. If a file
+cannot be read, or no longer exists, the task that searches it reports the error, which names the
+table.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """The one Spark job of a batch, or none if the work is small.
 
-In: items of work, each with its estimated cost. Out: their results, in the order of the items.
-Items are packed into as many partitions as the cluster works on side by side, because a task costs
-more than most items do. ``tasks`` does the items.
+Each item of work has an estimated cost. Results come in the order of the items. Items are packed
+into as many partitions as the cluster runs in parallel, because a task costs more than most items.
+``tasks`` does the items.
 
-A job costs 20 to 100 ms before its first item begins. Work that takes less in all is done in this
-process, by the same functions: most transactions change a few rows. Several items are done side by
-side, as small ones wait for the disk most of the time.
+A job costs 20 to 100 ms before its first item begins. If all items together take less, this process
+does them by the same functions: most transactions change a few rows. It does several items at the
+same time, as small ones mostly wait for the disk.
 
-Spark may run a task twice, after an error or beside a slow one, and takes the result of one of the
-attempts. So the task itself names the files that an item writes, and only its result tells them.
+Spark may run a task twice, after an error or beside a slow one, and takes the result of one
+attempt. So the task itself names the files that an item writes, and only its result lists them.
 """
 
 from __future__ import annotations

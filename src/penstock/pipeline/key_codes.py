@@ -1,11 +1,10 @@
 """Key codes: keys as numbers that an index sorts. Equal keys, and no others, have equal codes.
 
-In: columns of a key, of a batch or of a data file, and the kinds they are compared as. Out: codes
-of 64 or 128 bits. A key of one integer, date or timestamp is its own code, and so is a uuid.
-The code of any other key is the first 128 bits of BLAKE2b over its columns: for two keys to have
-one code, somebody would have to break that function. Keys with types whose equal values may have
-several forms (floating point, decimals of other scales) have no code, and are looked for in the
-files.
+Codes of 64 or 128 bits are computed from the key columns of a batch or a data file, and from the
+kinds by which these are compared. A key of one integer, date, timestamp or uuid is its own code.
+The code of any other key is the first 128 bits of BLAKE2b over its columns: two keys have one code
+only if somebody breaks that function. If equal values of a type may have several forms (floating
+point, decimals of other scales), keys with it have no code, and are searched in the files.
 """
 
 from __future__ import annotations

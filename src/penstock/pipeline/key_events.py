@@ -1,9 +1,9 @@
 """Key events: the effects of changes on keys, which DuckDB groups by key, of any type.
 
-In: a run of changes and their key columns. Out: per distinct key its first and last event and the
-balance, and all events with their key's number, to follow single rows. An event is an integer: the
-position of a change * 4 + REMOVE, TOUCH or CREATE, which is its effect on the key. A change of the
-key itself is two events: REMOVE of the old key, CREATE of the new one.
+From a run of changes and their key columns, DuckDB computes each distinct key's first and last
+event and balance. It also lists all events with their key's number, to follow single rows. An event
+is an integer: the position of a change * 4 + its effect on the key (REMOVE, TOUCH or CREATE). A
+change of the key itself is two events: REMOVE of the old key, CREATE of the new one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class KeyTotals:
 
 
 class KeyEvents:
-    """Hold the key events of one run of changes in DuckDB; made by ``key_events``."""
+    """The key events of one run of changes in DuckDB; made by ``key_events``."""
 
     def __init__(self, new: pa.Table, old: pa.Table | None, source: str) -> None:
         self._new = new

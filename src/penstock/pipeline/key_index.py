@@ -1,9 +1,9 @@
 """The index of a data file: the codes of its keys in order, and the position of each row.
 
-In: the key columns of a file, which never changes once it is written. Out: positions of the rows
-with given keys, deleted or not. The cost of a search depends on the number of keys, and hardly on
-that of rows. As bytes an index carries a checksum and the description of its file: a damaged one,
-or one of another file, is refused. ``key_indexes`` decides which files have an index.
+It is built from the key columns of a file, which never changes. A search returns the positions of
+rows with given keys, deleted or not. Its cost depends on the number of keys, hardly on the rows.
+The bytes of an index include a checksum and the description of its file: a damaged index, or one of
+another file, is refused. ``key_indexes`` decides which files have an index.
 """
 
 from __future__ import annotations

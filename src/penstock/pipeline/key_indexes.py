@@ -1,11 +1,11 @@
 """The indexes of a node: those of small files in memory, those of large ones in its folder.
 
-In: files in which somebody looks for a few keys. Out: their indexes, or None, and then the file
-itself is to be searched. A small file is read at once, in this process, if the batch has time for
-it, and its index stays in memory while it is used. If memory is full, and for large files, an index
-is a file that the system maps into memory. A large file is read beside the batches, a very large
-one by a Spark job, once it was asked for a few times. All indexes can be lost and are made again:
-nothing is forced to disk, and damaged ones are not used.
+A search for a few keys asks for the indexes of files, and gets None for a file that it must search
+itself. A small file is read at once, in this process, if the batch has time for it, and its index
+stays in memory while it is used. If memory is full, and for large files, an index is a file that is
+mapped into memory. After a few requests a large file is read beside the batches, a very large one
+by a Spark job. Lost indexes are made again, so nothing is forced to disk, and damaged ones are not
+used.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _Key = tuple[str, str, tuple[str, ...], tuple[str, ...]]
 
 @dataclass
 class Time:
-    """The time that a batch may spend on making indexes of small files, in ``rows`` of these."""
+    """The time that a batch may spend on indexing small files, in ``rows`` of these."""
 
     rows: int = 2 * _SMALL_ROWS
 
@@ -69,8 +69,7 @@ class Time:
 
 @dataclass
 class _Held:
-    """An index that is held. ``index``: None if the file has none. ``size``: bytes of memory that
-    it takes."""
+    """An index in memory. ``index``: None if the file has none. ``size``: its bytes of memory."""
 
     index: FileIndex | None
     size: int
@@ -78,8 +77,8 @@ class _Held:
 
 
 class KeyIndexes:
-    """Hold the indexes of one node; threads share it. ``folder``: for indexes of large files, which
-    take at most ``disk_bytes`` together; 0: large files have none."""
+    """The indexes of one node; threads share it. ``folder``: for indexes of large files, which take
+    at most ``disk_bytes`` together; 0: large files have none."""
 
     def __init__(self, folder: Path, disk_bytes: int) -> None:
         self._folder = folder

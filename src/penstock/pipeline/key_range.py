@@ -1,8 +1,7 @@
-"""Key ranges: the rows of a table that are compared, whose keys lie between two numbers.
+"""Key ranges: the part of a table to compare, by keys between two numbers.
 
-In: a column, an integer at the publisher, with which the table's key begins, and bounds. Out: the
-same choice as an SQL condition at the publisher, and as filters of Arrow batches and data files at
-the node.
+The first column of the table's key must be an integer at the publisher. The range becomes an SQL
+condition at the publisher, and filters of Arrow batches and data files at the node.
 """
 
 from __future__ import annotations

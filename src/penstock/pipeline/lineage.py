@@ -1,9 +1,9 @@
 """Lineage of rows: follow rows through the changes of a run, to find unchanged TOASTed values.
 
-In: the key events of a run and masks of cells that were not sent. Out: for each row that exists in
-the end and each such column, the change that sent the cell last; if no change did, the key that the
-row had before the run. A row keeps its cells when its key changes, and several rows may hold a key
-one after another, so cells belong to rows, not to keys.
+The input is the key events of a run and masks of cells that were not sent. For each row that exists
+in the end and each such column, the result is the last change that sent the cell, or, without one,
+the key that the row had before the run. A row keeps its cells when its key changes, and several
+rows may have a key one after another, so cells belong to rows, not to keys.
 """
 
 from __future__ import annotations

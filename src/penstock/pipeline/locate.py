@@ -1,8 +1,8 @@
 """Locate: find the rows of a data file that have the batch's keys. This runs inside tasks.
 
-In: a data file, its deletion vector, the keys (in tables without a key: whole rows). Out: positions
-of live rows. DuckDB joins. It reads local files itself; others are read through pyarrow by row
-group. The search is a seam: an index beside the file may take the place of reading it.
+DuckDB joins the rows of a data file with the keys (in tables without a key: whole rows); the result
+is positions of live rows, by the deletion vector. DuckDB reads local files itself; pyarrow reads
+others by row group. An index of the file may replace the search.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LocateItem:
     file if it is an integer; keys outside are not even put into the join's hash table. ``part``:
     the number of the file's table among those of the work. ``partition_values``: as in DataFile.
     ``deleted_at``: the column that is NULL in live rows, if the file may hold dead ones. ``known``:
-    the result, if it is known already (``index_lookup``).
+    the result, if ``index_lookup`` has found it already.
     """
 
     work: int

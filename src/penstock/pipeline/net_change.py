@@ -1,7 +1,7 @@
 """Net change: the effect of a chunk of changes on one table, the value between fold and apply.
 
-In: nothing. Out: ``NetChange`` and its parts, as Arrow tables in the target's terms. ``fold``
-makes them, ``apply`` carries them out, and neither looks at the other.
+``NetChange`` and its parts hold Arrow tables with the target's columns. ``fold`` makes them and
+``apply`` carries them out; neither depends on the other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EndedRows:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Changes that were left out as the target lacks their rows (update_missing, delete_missing).
+    """Changes skipped because the target lacks their rows (update_missing, delete_missing).
 
     ``updates``, ``deletes``: the rows' keys as the publisher named them, one for each change; whole
     rows in a table without a key. ``updates_at``, ``deletes_at``: the changes' message sequences.
@@ -80,8 +80,8 @@ class Skipped:
 
 @dataclass(frozen=True)
 class LocalRow:
-    """A row that existed. ``shown``: its text in the log; ``by``: the commit that wrote it, if
-    known; ``of_run``: a change of the same run made it, and it is in no commit."""
+    """An existing row. ``shown``: its text in the log; ``by``: the commit that wrote it, if known;
+    ``of_run``: a change of the same run made it, so it is in no commit."""
 
     shown: str
     by: FileCommit | None = None
@@ -94,12 +94,12 @@ LocalRows = Mapping[int, LocalRow]
 
 @dataclass(frozen=True)
 class Met:
-    """Changes that met a row with their key (insert_exists, update_exists).
+    """Changes whose key existed already (insert_exists, update_exists).
 
     ``insert_exists``, ``update_exists`` count all changes. The rest describes the first KEPT.
     ``keys``: the keys that existed; ``at``: the message sequences; ``rows``: the rows that the
     changes would have made; ``old_keys``: the keys of the changed rows, as the publisher names
-    them; ``update``: whether a change is an UPDATE; ``local``: the rows that they met.
+    them; ``update``: whether a change is an UPDATE; ``local``: the existing rows.
     """
 
     insert_exists: int

@@ -1,7 +1,7 @@
 """Partitioned tables of the catalog as levels of routing (partdesc.c, RelationBuildPartitionDesc).
 
-In: rows of the catalog, the columns of the root. Out: ``Level``, whose constants have the types of
-the columns; or the error for columns by which rows cannot be routed.
+Rows of the catalog and the columns of the root make a ``Level``, whose constants have the types of
+the columns. Columns by which rows cannot be routed are an error.
 """
 
 from __future__ import annotations

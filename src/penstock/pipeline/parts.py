@@ -1,8 +1,8 @@
 """The Delta tables that hold a relation's rows: one, or the leaves of a partitioned table.
 
-In: a net change in the terms of the relation, the tables. Out: the rows that go to each table, in
-that table's columns, names and order. Bounds do not tell where old rows are: these are looked for
-in every table whose files may hold them, since other writers may have put them anywhere.
+New rows of a net change are divided among the tables, each with its own columns, names and order.
+Bounds do not determine where old rows are, since other writers may have put them anywhere. So old
+rows are searched in every table whose files may hold them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Arrow data handed from the driver to tasks.
+"""Arrow data that the driver passes to tasks.
 
-In: Arrow tables. Out: payloads that cross to executors: small ones inside the task itself, others
-as Arrow IPC files in the warehouse's staging area, which local tasks map into memory. The files are
-removed when the job is over; those that a crash leaves are removed when a node starts
-(``remove_leftovers``).
+Small Arrow tables are sent inside the task itself. Others are Arrow IPC files in the warehouse's
+staging area, which local tasks map into memory. The files are removed after the job; those that a
+crash leaves are removed when a node starts (``remove_leftovers``).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _STAGING: Final = "_penstock/staging"
 
 @dataclass(frozen=True)
 class Payload:
-    """One Arrow table on its way: its IPC stream, or the URI of its IPC file."""
+    """One Arrow table for tasks: its IPC stream, or the URI of its IPC file."""
 
     stream: bytes | None = field(default=None, repr=False)
     uri: str | None = None

@@ -1,7 +1,7 @@
 """Prune: choose the data files that may hold a batch's keys; statistics rule the others out.
 
-In: data files with their statistics and partition values, the keys looked for. Out: the files to be
-read. A file is left out only if it certainly holds none of the keys; without statistics it stays.
+A file is left out only if its statistics or partition values exclude all of the keys; without
+statistics it stays.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """Changes of Delta tables for streams: one Spark job for a wave of tables, two more for a table
 that is too large for a task, none for little work.
 
-In: for each table of a transaction, the rows that came and went, and how the table is published.
-Out: ``EncodedChanges`` in order: table by table, deletes before updates before inserts. They hold
-messages of pgoutput, or rows for other output plugins. Tasks read the rows, cancel equal ones, pair
-old and new ones, filter and encode them. Large results come back through the staging area.
+For each table of a transaction, tasks read the rows that went and came, cancel equal ones, pair old
+and new ones, filter and encode them. The results are ``EncodedChanges``, table by table, deletes
+before updates before inserts. They hold messages of pgoutput, or rows for other output plugins.
+Large results come back through the staging area.
 
-In this file: the works and their division into waves; the rows of one table that came and went;
-their pairs.
+This file divides the works into waves, reads the rows of one table, and pairs them.
 
-Memory: only so many files are worked on at a time that the staging area holds a bounded part of the
-messages, and the driver a few megabytes of them. A table whose rows went and came is one piece,
-because its deletes go first; a table that is too large for a task is divided by key.
+Memory: the number of files in work is limited, so the staging area holds a bounded part of the
+messages, and the driver a few megabytes. A table with old and new rows is one piece, because its
+deletes go first; a table that is too large for a task is divided by key.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class EncodedChanges:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A portion in a file of the staging area."""
+    """A portion of messages in a file of the staging area."""
 
     work: int
     operation: Operation
@@ -970,7 +969,7 @@ def lone_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> Iterator[pa
 
 
 class _NotThere(Exception):
-    """Pairs that were told cannot be read."""
+    """Recorded pairs cannot be read."""
 
 
 def _rows(files: Sequence[PairFile | StoredRows], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -1,9 +1,9 @@
 """SELECT on tables of the lake: rows read by Spark's executors, joined and sorted by DuckDB.
 
-In: compiled SQL, and its inputs as tables at versions. Out: record batches. Executors read the
-columns in use and leave out rows that the condition on their table excludes. One DuckDB in this
-process does the rest, with bounded memory, and spills. A query that reads one table once holds its
-rows no longer than it needs them; other queries keep their inputs until the end.
+Compiled SQL reads tables at versions and returns record batches. Executors read the columns in use
+and leave out rows that the condition on their table excludes. One DuckDB in this process does the
+rest with bounded memory, and spills. A query that reads one table once holds rows only as long as
+it needs them; other queries keep their inputs until the end.
 """
 
 from __future__ import annotations

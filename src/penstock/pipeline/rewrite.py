@@ -1,9 +1,9 @@
 """Rewrite: copy data files without their dead rows to new files. This runs inside tasks, and in the
 node if columns change.
 
-In: some files of one table with their deletion vectors. Out: new files with the live rows, in the
-same order, in the columns of the table. Memory: ``batch_bytes`` of one file and the row group that
-is being gathered.
+The live rows of some files of one table, by their deletion vectors, go to new files in the same
+order, with the columns of the table. Memory: ``batch_bytes`` of one file and the row group that is
+being gathered.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class RewrittenFile:
 
 @dataclass(frozen=True)
 class RewriteItem:
-    """Files of one table that become new files of ``target_file_bytes`` each.
+    """Files of one table to rewrite as new files of ``target_file_bytes`` each.
 
-    ``into``: the URI of the table that these are for, if it is another one; ``layout``: of the
-    table that they are for. ``batch_bytes``: Arrow data read at a time. ``constants``: by column,
-    the value of all rows, whatever the files have under its name; ``generated``: columns computed
-    from the others. ``replaced``: by column, texts and their new values.
-    ``deleted_at``: rows that are not NULL in this column of the files are left out.
+    ``into``: the URI of the table that gets these, if it is another one; ``layout``: of the table
+    that gets them. ``batch_bytes``: Arrow data read at a time. ``constants``: by column, the value
+    of all rows, whatever the files have under its name; ``generated``: columns computed from the
+    others. ``replaced``: by column, texts and their new values. ``deleted_at``: rows that are not
+    NULL in this column of the files are left out.
     """
 
     storage: Storage
@@ -194,10 +194,10 @@ _Key = tuple[str, str, str, TableSchema]
 
 @dataclass(frozen=True)
 class ColumnChange:
-    """A table with its new columns staged. ``dropped``: names that files may have and rows no
-    longer have; ``constants``: by Delta name, the values of all rows in the added columns; those
-    that are generated are computed from the other columns instead. ``replaced``: by Delta name,
-    texts and their new values.
+    """A table with its new columns staged. ``dropped``: names that are only in files, and no longer
+    in rows; ``constants``: by Delta name, the values of all rows in the added columns; those that
+    are generated are computed from the other columns instead. ``replaced``: by Delta name, texts
+    and their new values.
     """
 
     table: DeltaTable
@@ -225,8 +225,8 @@ class ColumnChange:
 
 
 class ColumnRewrites:
-    """Hold the files that one statement has rewritten; a context manager that removes those that
-    were not staged."""
+    """The files that one statement has rewritten; a context manager that removes those not
+    staged."""
 
     def __init__(self) -> None:
         self._done: dict[_Key, tuple[DeltaTable, WrittenFile | None]] = {}

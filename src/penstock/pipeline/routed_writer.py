@@ -1,7 +1,7 @@
 """Routed writer: write rows of a relation to the tables that hold them. This runs inside tasks.
 
-In: batches in the relation's columns. Out: files of each table. Memory: a row group in all, however
-many leaves there are: the fullest is written first.
+Batches have the relation's columns. Each table gets files of its own. Memory: one row group in all,
+however many leaves there are: the fullest is written first.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Routing of rows to partitions (execPartition.c, ExecFindPartition; get_partition_for_tuple).
 
-In: rows as Arrow, a ``Level``: a partitioned table with the bounds of its partitions, which may be
-levels themselves. Out: for each row the number of its leaf, or an error with PostgreSQL's words.
-Whoever writes rows asks here: copies, batches of subscriptions and statements, in the driver, in
-tasks and as a function inside a Spark job. Values compare as in PostgreSQL: NaN is the greatest
-number, 0 equals -0, text is compared as bytes (collation C). The maker of the levels decides what
-may be a partition key.
+A ``Level`` is a partitioned table with the bounds of its partitions, which may be levels
+themselves. It gives each Arrow row the number of its leaf, or raises an error in PostgreSQL's
+words. All writers use it: copies, batches of subscriptions and statements, in the driver, in tasks
+and as a function inside a Spark job. Values compare as in PostgreSQL: NaN is the greatest number, 0
+equals -0, text is compared as bytes (collation C). The maker of the levels decides what may be a
+partition key.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Level:
 
 
 class _Rows:
-    """Hold the columns of the rows by name, each prepared once."""
+    """The columns of the rows by name, each prepared once."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows

@@ -1,8 +1,8 @@
-"""The live rows of a table that have one of given keys, as its unique index would find them.
+"""Finds a table's live rows with one of given keys, as the table's unique index would.
 
-In: a version of the table, some of its files, keys. Out: positions by file. Statistics rule out
-files that cannot hold a key. Others are looked up in their indexes if they have any, or searched.
-The caller decides which index is unique, and what follows from an existing row.
+The search covers some files of one version of the table, and returns positions by file. Statistics
+rule out files that cannot hold a key. Keys are looked up in the indexes of the others; files
+without an index are searched. The caller decides which index is unique, and handles existing rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Scan: read rows of data files, with PostgreSQL's names of columns. This runs inside tasks.
 
-In: one file of a table at a version, and the choice of its rows. Out: record batches. Columns that
-a file lacks were added later and are NULL. Values that a partitioned table keeps in its log come
-from there. Memory: a run of rows of one file.
+A scan reads the chosen rows of one file, at a version of the table, as record batches. Columns that
+a file lacks were added later and are NULL. A partitioned table's partition values come from its
+log. Memory: a run of rows of one file.
 """
 
 from __future__ import annotations

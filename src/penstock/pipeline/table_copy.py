@@ -1,10 +1,9 @@
 """The initial copy: all tables of a round at one exported snapshot, side by side in Spark, or
 one after the other in this process if they are small.
 
-In: published tables, their Delta tables, and the name of a snapshot that another session holds open
-(``walreceiver.snapshot_holder``). Out: the copied files staged on each table, one table after the
-other as they are complete, to be committed by the caller. Nothing is visible before that.
-``table_copy_task`` copies a unit of work. Rows of large tables never touch the driver.
+Another session holds the snapshot open (``walreceiver.snapshot_holder``). When a table's copy is
+complete, its files are staged on the Delta table, and the caller commits them. Nothing is visible
+before that. ``table_copy_task`` copies a unit of work. Rows of large tables never touch the driver.
 
 PostgreSQL copies with one worker and one slot per table (tablesync.c). Here the tables of a round
 share one consistent point, and a large table is cut by ctid.
@@ -138,7 +137,7 @@ class CopyResult:
 
 @dataclass(slots=True)
 class _Copy:
-    """Hold a table's state while the round runs. ``ended``: finished, failed or not wanted."""
+    """A table's state while the round runs. ``ended``: finished, failed or not wanted."""
 
     source: CopySource
     ended: bool = False
@@ -431,7 +430,7 @@ _ENDED: Final = object()
 
 
 class _Arrivals(AccumulatorParam[list[Result]]):
-    """Bring the results of finished tasks to the driver at once, while their job still runs. In
+    """Send the results of finished tasks to the driver at once, while their job still runs. In
     executors it only collects."""
 
     def __init__(self, deliver: Callable[[Result], None] | None = None) -> None:

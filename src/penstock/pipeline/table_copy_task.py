@@ -1,7 +1,7 @@
-"""Snapshot tasks: the units of the initial copy, in an executor or in the node; from the publisher
-through Arrow to Parquet.
+"""Units of the initial copy: read from the publisher and written to Parquet, in an executor or in
+the node.
 
-In: a ``CopyTask``, a frozen value that crosses to executors. Out: data files that no log entry
+A ``CopyTask`` is a frozen value that crosses to executors. It returns data files that no log entry
 names, or the error that stopped the task, as a value. Each task opens its own connection, imports
 the exported snapshot and reads block by block: COPY in binary format, with the same readers as the
 stream of changes. Memory: one block, or a row that is larger, and one row group of the file.
@@ -118,7 +118,7 @@ class CopyTask:
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A file, and the number of the table's leaf that it is for; 0 if the table has none."""
+    """A file, and the number of the leaf that gets it; 0 if the table has none."""
 
     part: int
     file: WrittenFile

@@ -1,7 +1,7 @@
-"""A net change for a table, and the items that tasks do for it.
+"""Divides a net change of a table into items for tasks.
 
-In: net changes and their tables; for a partitioned table its leaves (``parts``). Out: items with
-their costs, for ``job``. ``apply`` puts the findings of tasks together.
+A partitioned table has leaves (``parts``). ``job`` gets the items with their costs. ``apply``
+combines the results of the tasks.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ApplyOptions:
 
 @dataclass(frozen=True)
 class TableWork:
-    """A net change to be carried out on a table.
+    """A net change to carry out on a table.
 
     ``leaves``: of a partitioned table, which has no rows of its own; ``table`` then names it.
     ``check_absent``: look whether keys that the batch inserts exist. It is off only for

@@ -1,7 +1,7 @@
 """Tasks of a batch's Spark job, as they run in an executor.
 
-In: items of work, frozen values that cross to executors. Out: results, values that cross back. An
-expected error comes back as a value: an exception would come back as a Java stack trace, and the
+Items of work are frozen values that cross to executors, and results are values that cross back. An
+expected error is returned as a value: an exception would come back as a Java stack trace, and the
 results of the other tasks would be lost. ``job`` turns items into tasks.
 """
 
@@ -35,8 +35,8 @@ HISTORY: Final = -1
 
 @dataclass(frozen=True)
 class SearchItem:
-    """Locate the batch's keys in one file, complete and write the rows that need their old ones,
-    and write again those that are ``dead`` and stay.
+    """Locate the batch's keys in one file, complete and write the rows that need old ones, and
+    write ``dead`` rows, which stay, again.
 
     Probe rows below ``removals`` are keys that must exist and go; the others must not exist.
     """
@@ -112,7 +112,7 @@ class ShownRows:
 
 @dataclass(frozen=True)
 class Failed:
-    """The error of a table's item. Other items are done all the same."""
+    """The error of a table's item. It does not stop other items."""
 
     work: int
     error: PenstockError

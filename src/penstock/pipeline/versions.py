@@ -1,7 +1,7 @@
-"""The versions that the rows of a table had during a run of changes, as its history shows them.
+"""The versions that a table's rows had during a run of changes, for the table's history.
 
-In: the rows that the changes gave, and the origin of each cell. Out: rows, a part at a time, since
-a large value that was sent once is in every later version that leaves it unchanged.
+They are made from the changes' rows and the origin of each cell, and returned a part at a time: a
+large value that was sent once is in every later version that leaves it unchanged.
 """
 
 from __future__ import annotations

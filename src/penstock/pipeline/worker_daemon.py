@@ -1,9 +1,9 @@
-"""The daemon process whose forks are Spark's Python workers on this machine. It has imported the
-code of their tasks, so that a worker begins at once and shares the memory of its modules.
+"""The daemon process that forks Spark's Python workers on this machine. It has imported the code of
+their tasks, so that a worker begins at once and shares the memory of the modules.
 
-In: Spark's setting ``spark.python.daemon.module``, with the worker's module as argument. Out: as
-``pyspark.daemon``, which does all the rest. Spark ends workers that were idle for a minute, so a
-table that changes now and then gets a new worker for each change.
+Spark's setting ``spark.python.daemon.module`` names it, and the worker's module is the argument.
+``pyspark.daemon`` does all the rest. Spark ends workers that were idle for a minute, so a table
+that rarely changes gets a new worker for each change.
 
 PySpark imports after the fork, because a library may start threads when it is imported, and a fork
 has none of its parent's threads. The modules imported here start no thread but one of jemalloc,

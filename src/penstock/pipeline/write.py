@@ -1,7 +1,7 @@
 """Write: new row versions as data files. This runs inside tasks.
 
-In: complete rows, or rows with cells to be taken from their old versions, whose positions were just
-located. Out: WrittenFiles, not yet in the table. Memory: a run of rows of the old file at a time.
+Rows are complete, or take some cells from their old versions, whose positions were just located.
+The WrittenFiles are not yet in the table. Memory: a run of rows of the old file at a time.
 """
 
 from __future__ import annotations

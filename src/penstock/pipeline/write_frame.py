@@ -1,7 +1,7 @@
 """Write frame: the rows of a Spark query as data files, written by the tasks that compute them.
 
-In: a frame. Out: WrittenFiles, which no log entry names yet. Memory: as ``lakehouse.files``, in
-each task. The next VACUUM removes files that a failed job leaves behind.
+No log entry names the WrittenFiles yet. Memory: as ``lakehouse.files``, in each task. The next
+VACUUM removes files that a failed job leaves behind.
 """
 
 from __future__ import annotations

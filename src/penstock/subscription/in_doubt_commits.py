@@ -1,9 +1,9 @@
 """Commits in doubt: they failed, but may have taken effect, or may still arrive.
 
-This module commits a table's staged changes and remembers a commit in doubt. Later it tells whether
-a marker found in a table is such a commit of our own, or occupies the version at which such a
-commit could still arrive. A subscription has one ``InDoubtCommits``, as a commit may arrive after
-its session has ended, and even after its worker.
+This module commits a table's staged changes and remembers the commits in doubt. Later it finds
+whether a table's marker is such a commit, or commits in the version where one could still arrive. A
+subscription has one ``InDoubtCommits``, as a commit may arrive after its session has ended, and
+even after its worker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class InDoubtCommits:
         self._commits: set[tuple[str, int]] = set()
 
     def commit(self, table: DeltaTable, app_id: str, lsn: Lsn, operation: str) -> None:
-        """Commit what is staged, up to an LSN. Raises what ``DeltaTable.commit`` raises."""
+        """Commit the staged changes, up to an LSN. Raises the errors of ``DeltaTable.commit``."""
         try:
             table.commit(app_id=app_id, version_marker=lsn, operation=operation)
         except StorageError:
@@ -37,7 +37,7 @@ class InDoubtCommits:
 
     def shut_out(self, table: DeltaTable, marker: int | None) -> None:
         """Make sure that no commit in doubt can arrive in a table any more: another commit takes
-        its version. A partition must not get a batch which has been worked again since.
+        its version. A partition must not get a batch that has been applied again since.
 
         ``marker``: the table's own; if it is that of a commit in doubt, this one has arrived.
         Raises CommitConflict if one has arrived just now, StorageError.

@@ -1,17 +1,17 @@
-"""A backlog, fetched by a slot function instead of a stream (logicalfuncs.c).
+"""Reads a backlog by a slot function instead of a stream (logicalfuncs.c).
 
-The messages are those that a stream would bring, up to where the publisher's WAL ended at the
-start. A walsender sends one message at a time, which takes it several times as long as decoding.
-The rows of a function are sent 8 kB at a time.
+The messages are the same as in a stream, up to the end of the publisher's WAL at the start. A
+walsender sends one message at a time, which takes several times as long as decoding. The rows of a
+function are sent 8 kB at a time.
 
-The WAL is cut into windows, which lanes decode side by side and hand out in order: while one is
+The WAL is cut into windows. Lanes decode them in parallel and return them in order: while one is
 read, the next one is decoded. A window lies between two positions, so its limits are known before
 it is decoded. The server decides which transactions lie in it; this file checks that. The
 subscription's own slot follows the cuts only (law 1).
 
-Rows come by COPY, from the session's socket. If the session is encrypted, they come by a query,
-whose values are of bounded length. A longer message raises TooLong; then the whole backlog begins
-again, by COPY through libpq, which reads messages one by one.
+Rows come by COPY, from the session's socket, or in an encrypted session by a query, which limits
+the length of values. A longer message raises TooLong; then the whole backlog begins again, by COPY
+through libpq, which reads messages one by one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def available() -> bool:
 
 
 class BinaryRows:
-    """Read the rows of one query. ``ended``: all rows have been handed out."""
+    """Read the rows of one query. ``ended``: all rows have been returned."""
 
     def __init__(self, connection: Connection, sql: str, prefix: str) -> None:
         """Send the query. ``prefix``: the words in front of the server's messages. Raises
@@ -165,9 +165,9 @@ class Window:
 
 
 class Lane:
-    """Read windows by one session. ``by_copy``: read by COPY even if the session is encrypted, so
-    that values of any length come; any session will do then. A session that is not encrypted brings
-    values of any length anyway, and more quickly."""
+    """Read windows by one session. ``by_copy``: read by COPY even in an encrypted session, so that
+    values may have any length. A session without encryption reads values of any length anyway, and
+    more quickly."""
 
     def __init__(
         self, connection: Connection, slot: str, options: PgoutputOptions, *, by_copy: bool

@@ -2,7 +2,7 @@
 
 Every wait is in ``poll`` with the interpreter lock released, so a slow publisher never stops other
 threads, and ``cancel()`` from another thread ends the wait. ``slots``, ``publisher`` and
-``table_info`` know the commands and queries.
+``table_info`` contain the commands and queries.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Rows of a query by COPY in binary format, many at a time (libpqrcv_exec of copy_table).
 
-In: an idle session or walsender, and a query. Out: blocks of rows as they come; or the error by
-which the server or the network has ended the copy.
+A query runs in an idle session or walsender. Blocks of rows are returned as they come, or the error
+with which the server or the network has ended the copy.
 
-libpq hands out one row for each call. If nothing is encrypted, this file reads libpq's socket
-instead, once libpq has logged in and while no command of its own runs: to libpq the session is idle
-meanwhile. A copy that does not come to its end closes the session, as libpq would not know what to
-do with the rest. Of an encrypted session, libpq hands out the messages.
+libpq returns one row for each call. So without encryption this file reads libpq's socket itself,
+after libpq has logged in and while libpq runs no command: to libpq the session is idle meanwhile.
+An unfinished copy closes the session, as libpq could not read the rest. In an encrypted session,
+libpq returns the messages.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ found. If each row brings a notice, the whole buffer would be searched again for
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """PostgreSQL's words before the server's message: ``starting`` for errors at once, ``reading``
-    for later ones."""
+    """PostgreSQL's words before the server's message: ``starting`` if COPY does not start,
+    ``reading`` for later errors."""
 
     starting: str
     reading: str
@@ -57,7 +57,8 @@ class SocketCopy:
     """Read a copy from the session's socket. ``ended``: all rows have been handed out, and the
     command has ended without an error.
 
-    ``_buffer[_at:_filled]`` holds what has come and is not handed out. It begins with a message.
+    ``_buffer[_at:_filled]`` holds the bytes received and not yet returned. It begins with a
+    message.
     """
 
     def __init__(
@@ -275,7 +276,7 @@ through as many objects again and again. Messages that are not taken yet wait in
 
 
 class LibpqCopy:
-    """Read a copy by libpq. ``ended``: all rows have been handed out, and the command has ended
+    """Read a copy by libpq. ``ended``: all rows have been returned, and the command has ended
     without an error."""
 
     def __init__(

@@ -1,8 +1,8 @@
 """Errors of libpq and the server, as Penstock's errors with a remedy.
 
-A failed connection attempt has a text only, as libpq has no SQLSTATE there. The caller decides
-whether to retry, by the class: an AuthenticationFailure cannot heal, a ConnectionFailure may, a
-PublisherError is the server's answer.
+A failed connection attempt has only a text, as libpq has no SQLSTATE for it. The caller decides by
+the class whether to retry: an AuthenticationFailure needs a person, a ConnectionFailure may pass by
+itself, a PublisherError is the server's answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The publisher as the upper rooms see it: one session that answers every question about it.
+"""The publisher for the other packages: one session that answers every question about it.
 
 Methods about one table and about slots call a function of ``table_info`` or ``slots``.
 """

@@ -1,11 +1,11 @@
-"""A slot as a stream of Spark, ``spark.readStream.format("penstock_slot")``; or as a DataFrame of
-what the slot has now, which does not move it, ``spark.read.format("penstock_slot")``.
+"""A slot as a stream of Spark, ``spark.readStream.format("penstock_slot")``, or as a DataFrame,
+``spark.read.format("penstock_slot")``, which peeks at the slot's present changes.
 
-In: options with the connection and the slot. Out: rows of what the slot's output plugin writes. The
+The options name the connection and the slot; the rows are the output of the slot's plugin. The
 source reads by SQL functions, from a node's port or from any PostgreSQL. Offsets are LSNs: a batch
-holds the transactions whose commits lie between two of them, the same ones whenever it is read
-again. The slot moves when Spark's checkpoint has the batch, so nothing is lost or comes twice,
-whoever is killed.
+holds the transactions whose commits lie between two of them, the same ones at each reading. The
+slot moves after Spark's checkpoint has the batch, so a crash of either side neither loses nor
+repeats changes.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class SlotRange(InputPartition):
 
 
 class SlotReader(DataSourceReader):
-    """Read what the slot has up to the end that the log had when the DataFrame was loaded (Spark
-    asks for partitions then). Each query reads it again."""
+    """Read the slot's changes up to the end of the log when the DataFrame was loaded (Spark asks
+    for partitions then). Each query reads them again."""
 
     def __init__(self, options: SlotOptions) -> None:
         self._options = options

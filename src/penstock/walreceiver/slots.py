@@ -1,6 +1,6 @@
 """Replication slots on the publisher (libpqrcv_create_slot, ReplicationSlotDropAtPubNode).
 
-The subscription knows which slot is its own.
+Callers pass the name of the slot.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class CreatedSlot:
 @dataclass(frozen=True, slots=True)
 class RemoteSlot:
     """A row of pg_replication_slots. ``retained_bytes``: WAL that the publisher keeps for the slot;
-    ``safe_wal_size``: bytes that can be written before the slot may be lost, None without a
-    limit."""
+    ``safe_wal_size``: bytes of WAL until the slot may be lost, None without a limit."""
 
     name: str
     plugin: str | None

@@ -1,9 +1,9 @@
 """The session that keeps a snapshot open while tables are copied at it (tablesync.c, SNAPSHOT
 'export').
 
-In: a connection string. Out: a temporary slot's consistent point and the snapshot's name, which any
-number of sessions may import for as long as this one stays idle and alive. PostgreSQL drops the
-slot and the snapshot when the session ends for any reason.
+The session creates a temporary slot and returns the slot's consistent point and the snapshot's
+name. Any number of sessions may import the snapshot while this one is idle and alive. PostgreSQL
+drops the slot and the snapshot when the session ends for any reason.
 """
 
 from __future__ import annotations

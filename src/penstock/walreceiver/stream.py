@@ -1,10 +1,10 @@
 """The change stream of one slot: frames in, status updates out (libpqrcv_startstreaming,
 LogicalRepApplyLoop).
 
-In: a ``Connection``, a slot, an LSN and the options for pgoutput. Out: raw XLogData frames, header
-included, many at a time and undecoded (``pgoutput`` decodes); keepalives are answered here.
-``Feedback`` decides when a status is due. One thread receives; ``confirm`` and ``hold`` may be
-called from any thread and wake it.
+A stream begins on a ``Connection`` with a slot, an LSN and the options for pgoutput. It returns raw
+XLogData frames with their headers, many at a time (``pgoutput`` decodes them), and answers
+keepalives itself. ``Feedback`` decides when a status is due. One thread receives; ``confirm`` and
+``hold`` may be called from any thread and wake it.
 
 PostgreSQL: src/backend/replication/libpqwalreceiver/libpqwalreceiver.c
 """
@@ -520,8 +520,8 @@ _LINGER_S: Final = 0.02
 
 
 class CopyReader:
-    """Read the messages of a copy. ``error``: the reason if the connection broke; messages that
-    came before it are still handed out."""
+    """Read the messages of a copy. ``error``: the reason if the connection broke; earlier messages
+    are still returned."""
 
     def __init__(self, pgconn: PGconn) -> None:
         self._pgconn = pgconn

@@ -1,14 +1,14 @@
-"""Definitions of published tables, by OIDs and numbers: what their stored values depend on
+"""Definitions on which the stored values of published tables depend, by OIDs and numbers
 (relcache.c).
 
-In: OIDs of published tables and the names of a subscription's publications. Out: for each table a
-``TableDefinition``: its file node, the numbers of its columns with types, modifiers, generation
-expressions and missing values, the labels and attributes of the types that the columns use, the
-publications that it is in, and its partitions with their places in the tree. Some of these change
-the rows at the publisher without any change message, so a subscriber has to look.
-``subscription.definition_watch`` decides what a difference means.
+A look at some published tables, for the publications of one subscription, returns a
+``TableDefinition`` for each: its file node, the numbers of its columns with types, modifiers,
+generation expressions and missing values, the labels and attributes of the columns' types, its
+publications, and its partitions with their places in the tree. A change of these may change the
+publisher's rows without any message, so a subscriber has to look. ``subscription.definition_watch``
+decides what a difference means.
 
-One query reads all tables, from catalogs alone: it takes no lock on any of them.
+One query reads all definitions from the catalogs, and takes no lock on the tables.
 
 PostgreSQL: pg_attribute.h, pg_enum.h, pg_publication_rel.h, pg_inherits.h
 """
@@ -189,11 +189,11 @@ class TableDefinition:
 
 @dataclass(frozen=True, slots=True)
 class SeenTransactions:
-    """The transactions that a look has seen: those before ``next_xid`` that were not ``running``.
+    """The transactions visible to a look: those before ``next_xid`` that were not ``running``.
 
-    A transaction still runs for a moment after its commit record is in the WAL and may be sent:
-    until its session has taken it off the list (xact.c, RecordTransactionCommit before
-    ProcArrayEndTransaction), and while it waits for synchronous standbys.
+    A transaction whose commit record is in the WAL, and may be sent, still runs for a moment: while
+    it waits for synchronous standbys, and until its session has removed it from the list (xact.c,
+    RecordTransactionCommit before ProcArrayEndTransaction).
     """
 
     next_xid: int
@@ -206,9 +206,9 @@ class SeenTransactions:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """The result of one look. ``lsn``: the WAL was flushed up to here before it; ``until``: the WAL
-    was written up to here after it. ``xid``: the oldest transaction that had not ended.
-    ``publications``: those that were looked for."""
+    """The result of one look. ``lsn``: the end of the flushed WAL before the look; ``until``: the
+    end of the written WAL after it. ``xid``: the oldest transaction that had not ended.
+    ``publications``: the names in the query."""
 
     lsn: Lsn
     until: Lsn

@@ -1,6 +1,6 @@
 """One published table as the publisher's catalogs describe it (fetch_remote_table_info).
 
-``pipeline.table_copy`` copies them.
+``pipeline.table_copy`` copies the table.
 
 PostgreSQL: src/backend/replication/logical/tablesync.c
 """
@@ -33,7 +33,7 @@ _UNSUPPORTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LeafTable:
-    """A heap to copy. ``blocks``: of the main fork now; ``size``: bytes with TOAST.
+    """A heap to copy. ``blocks``: the present size of the main fork; ``size``: bytes with TOAST.
 
     ``by_ctid``: False if it can only be read as a whole (a foreign partition, no right on the
     partitions, or a table access method other than heap, as on a node). ``only``: False if it is

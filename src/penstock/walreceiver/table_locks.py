@@ -1,18 +1,17 @@
-"""ACCESS SHARE on the tables of a copy, as pg_dump takes it, and the proof that it came in time.
+"""Locks the tables of a copy in ACCESS SHARE, as pg_dump does, and checks that this was in time.
 
-In: published tables, and the snapshot at which they will be read. Out: a transaction that holds the
-locks, and an error for each table that cannot be copied now. A snapshot protects rows, not files. A
-command that rewrites a table (CLUSTER, VACUUM FULL, ALTER TABLE) moves rows from one range of
-blocks to another between two of our reads, or gives them an age at which the snapshot does not see
-them; TRUNCATE and DETACH take them away. All of these need a lock that conflicts with ACCESS SHARE.
-If a session has waited for one for some seconds, we let it pass and begin the table's copy again
-later.
+One transaction holds the locks, and each table that cannot be copied now gets an error. A snapshot
+protects rows, not files. A command that rewrites a table (CLUSTER, VACUUM FULL, ALTER TABLE) moves
+rows to other blocks between two of our reads, or gives them an xmin that the snapshot does not see;
+TRUNCATE and DETACH remove them. All of these need a lock that conflicts with ACCESS SHARE. If a
+session has waited for such a lock for some seconds, we release ours and begin the table's copy
+again later.
 
-The locks come after the snapshot. Making the slot waits for every transaction that writes, and a
-transaction that wants to change a locked table already counts as such while it waits for the lock.
-With the locks first, the two would wait for each other, and the server could not see it. Changes
-between the snapshot and the lock are found by comparing the catalogs as the snapshot shows them
-with the catalogs now. A changed table is left out, and copied at a later snapshot.
+The locks are taken after the snapshot. Creating the slot waits for every writing transaction, which
+includes one that waits for a lock to change a table. If we locked first, the two would wait for
+each other, and the server could not detect the deadlock. To find changes between the snapshot and
+the lock, the catalogs in the snapshot are compared with the present ones. A changed table is left
+out, and copied at a later snapshot.
 """
 
 from __future__ import annotations
@@ -98,8 +97,8 @@ tables."""
 
 @dataclass(frozen=True, slots=True)
 class LockMessages:
-    """Messages for a table that cannot be locked, was changed, or that somebody waits for; and
-    hints that say when it is read again: ``later`` in the first case, ``again`` in the others."""
+    """Messages for a table that cannot be locked, was changed, or that somebody waits for. Their
+    hints say when it is read again: ``later`` in the first case, ``again`` in the others."""
 
     locked: str
     changed: str
@@ -118,7 +117,7 @@ _COPY: Final = LockMessages(
 
 
 class TableLocks:
-    """Hold the locks in a session of its own; a context manager that lets go of them."""
+    """Hold the locks in a session of its own; a context manager that releases them."""
 
     def __init__(
         self,
