@@ -1,5 +1,4 @@
-"""Converts numeric(p, s) of up to 38 digits to decimal128; every other numeric stays text
-(numeric.c).
+"""numeric(p, s) of up to 38 digits becomes decimal128; any other numeric stays text (numeric.c).
 
 A decimal cannot hold NaN and infinity, which raise ValueNotRepresentable. Unconstrained numeric and
 more than 38 digits become strings, so that nothing is lost. The section on the binary format below

@@ -20,8 +20,8 @@ _TRUE_ARRAYS = frozenset(("array_in", "int2vectorin", "oidvectorin"))
 class Type:
     """A row of pg_type, functions by name. ``sql_name``: as format_type prints it.
 
-    ``typelem`` is set for every type with subscripts, ``element`` for true arrays only. Only types
-    that are not built in have ``schema``, and of them only enums have ``labels``.
+    ``typelem`` is set for every type with subscripts, ``element`` for true arrays only. ``schema``
+    and ``labels`` are set for other types than PostgreSQL's own, ``labels`` only for enums.
     """
 
     oid: int

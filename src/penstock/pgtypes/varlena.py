@@ -4,10 +4,9 @@ r"""Types of variable length: characters, json, bytea, and the text of every typ
 text, varchar(n), char(n) with its trailing blanks, name and json have the same bytes in text and in
 binary format. jsonb in binary is a version byte (1) and the text of its output function. json and
 jsonb are kept as text, so that no number loses digits and no key is lost. bytea in text is ``\x``
-and hexadecimal digits, or the old escape format: ``bytea_output`` may be ``escape`` for the
-publisher's database or role, and subscribers do not set it. All other types (enums, domains,
-ranges, composites, network, geometric, interval, time, xml, extensions ...) stay as their output
-function prints them; their binary format cannot be read here.
+and hexadecimal digits, which our sessions ask for, or the old escape format. All other types
+(enums, domains, ranges, composites, network, geometric, interval, time, xml, extensions ...) stay
+as their output function prints them; their binary format cannot be read here.
 """
 
 from __future__ import annotations

@@ -46,19 +46,18 @@ found. If each row brings a notice, the whole buffer would be searched again for
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """PostgreSQL's words before the server's message: ``starting`` if COPY does not start,
-    ``reading`` for later errors."""
+    """PostgreSQL's words before the server's message: ``starting`` until COPY has begun,
+    ``reading`` after."""
 
     starting: str
     reading: str
 
 
 class SocketCopy:
-    """Read a copy from the session's socket. ``ended``: all rows have been handed out, and the
+    """Read a copy from the session's socket. ``ended``: all rows have been returned, and the
     command has ended without an error.
 
-    ``_buffer[_at:_filled]`` holds the bytes received and not yet returned. It begins with a
-    message.
+    ``_buffer[_at:_filled]`` holds the bytes not yet returned, from the start of a message.
     """
 
     def __init__(
