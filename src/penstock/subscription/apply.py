@@ -113,8 +113,8 @@ log = logging.getLogger(__name__)
 
 _MAX_RACES: Final = 10
 _LOOKS: Final = 3
-"""Attempts that check, before the first commit and before conflicts are reported, that the tables
-are as they were loaded. Later attempts do not check: others may commit all the time."""
+"""The number of attempts that check, before the first commit and before reporting conflicts, that
+no table has changed since it was loaded. Later ones do not: others may commit all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Applier:
         """Labels of enums in the changes of the batch, by table, then by column and type."""
         self._message_table = session.warehouse.messages
         self.committing = False
-        """True once everything is staged: no single transaction is to blame for an error then."""
+        """True once everything is staged. Then no single transaction causes an error."""
         self.last_cut = None if last_cut is None else last_cut.lsn
         self._members = frozenset(() if last_cut is None else last_cut.tables)
 
@@ -204,15 +204,15 @@ class Applier:
     ) -> BatchOutcome | None:
         """Apply whole transactions. Raises ReplicationConflict, RelationChanged, StorageError ...
 
-        ``skip``: the finish LSN of the transaction that is not applied. ``whole``: the caller will
-        not divide the batch to find the transaction that has an error. Returns None, with nothing
-        committed, where the subscription has other tables by now.
+        ``skip``: the finish LSN of the transaction to skip. ``whole``: the caller will not divide
+        the batch to find the transaction with an error. Returns None, with nothing committed, if
+        the subscription's tables have changed.
 
-        When it raises before the first commit (``committing``), nothing is committed, and the
-        caller may apply parts of the batch instead. When it raises between two commits, the tables
-        that have committed skip the batch by their own LSNs when it comes again, or the batch is
-        taken back from them (``take_back``). With ``on_table_error = park`` a table with an error
-        of its own is parked, and the batch goes to the others.
+        After an error before the first commit (``committing``), nothing is committed, and the
+        caller may apply parts of the batch instead. After an error between two commits, the
+        committed tables skip the batch by their own LSNs when it comes again, or ``take_back``
+        reverts it. With ``on_table_error = park`` a table with an error of its own is parked, and
+        the batch goes to the others.
         """
         relations = dict(self._decoder.relations)
         before = [(target, target.followed, target.rows_applied) for target in self._targets]
@@ -254,8 +254,8 @@ class Applier:
         return BatchOutcome(rows, cut, joined or (), outcomes, replaced)
 
     def take_back(self) -> bool:
-        """Bring all tables back to the last cut, and tell whether any was brought back. If so, they
-        have to be opened again. Raises what ``DeltaTable.commit`` and ``reload`` raise.
+        """Revert all tables to the last cut, and return whether any was reverted. If so, they have
+        to be opened again. Raises the errors of ``DeltaTable.commit`` and ``reload``.
 
         The last cut is read from the cuts table: an error may have hidden that a cut was written,
         and the changes that a cut holds do not come again.
@@ -268,7 +268,7 @@ class Applier:
         """Record a cut at ``lsn`` if it holds whole transactions. Return the tables that have
         joined the cuts, including those into which nothing was copied.
 
-        None where there is no cut: a table is ahead, or the subscription has other tables by now.
+        None without a cut: a table is ahead, or the subscription's tables have changed.
         """
         self._look_at_partitions({})
         if not origin.may_cut(lsn, self.last_cut, self._targets.progress()):
@@ -287,7 +287,7 @@ class Applier:
         return joined
 
     def members_changed(self) -> bool:
-        """Tell whether a cut at the place of the last one would hold other tables than that one."""
+        """Return whether a cut at the LSN of the last one would hold other tables."""
         ready = [t for t in self._targets if t.ready]
         joining = () if self.last_cut is None else self._joining(self.last_cut)
         return frozenset(_in_cut([*ready, *joining])) != self._members
@@ -368,9 +368,9 @@ class Applier:
     def _refuse(
         self, target: Target, error: PenstockError, touched: dict[TableName, Target]
     ) -> None:
-        """Park a table and forget what is staged on it, or raise the error. The error's conflicts
-        are durable before either, unless the caller may still divide the batch to find the
-        transaction that has the error."""
+        """Park a table and forget its staged changes, or raise the error. The error's conflicts are
+        durable before either, unless the caller may still divide the batch to find the transaction
+        with the error."""
         if isinstance(error, ReplicationConflict):
             self._check_current([target])
             error = self._targets.definitions.unproven(target) or error
@@ -389,14 +389,14 @@ class Applier:
         self._targets.close(target)
 
     def _check_current(self, touched: Sequence[Target]) -> None:
-        """Raise CommitConflict where tables are not as they were loaded, so that nothing is
-        committed or reported for good of older versions. The batch is worked again then."""
+        """Raise CommitConflict if a table has changed since it was loaded, so that no commit or
+        report is based on older versions. Then the batch is applied again."""
         if self._looks:
             self._commits.check_current(touched, self._end_lsn)
 
     def _look(self, targets: Iterable[Target | None], touched: dict[TableName, Target]) -> None:
-        """Read definitions at the publisher before rows that may come after a change of them.
-        Raises CommitConflict where rows here were changed in place."""
+        """Read the publisher's definitions before applying rows that may follow a change of them.
+        Raises CommitConflict if rows here were changed in place."""
         definitions = self._targets.definitions
         end, xids = self._end_lsn, self._stamps.xids
         due = [t for t in targets if t is not None and not definitions.covers(t, end, xids)]
@@ -413,9 +413,8 @@ class Applier:
                 raise CommitConflict(f'labels in changes of table "{target.table.name}" are others')
 
     def _look_after_conflicts(self, touched: dict[TableName, Target]) -> None:
-        """Look at the definitions of tables with conflicts. A row may be missing because a label
-        that it holds has another name at the publisher by now, or because it came with a
-        partition."""
+        """Look at the definitions of tables with conflicts. A row may be missing because the
+        publisher has renamed a label in it, or because it came with a partition."""
         told = {each.table for each in self._outcomes if each.conflicts}
         lacking = [t for t in touched.values() if t.table.name in told]
         self._look(lacking, touched)
@@ -465,9 +464,9 @@ class Applier:
     def _take_staged(
         self, piece: Piece, open_end: Lsn, skip: Lsn, touched: dict[TableName, Target]
     ) -> StagedRun | None:
-        """Return the work that was done on a piece before its commit, if that is still right. The
-        transaction may name a relation only once, so the definitions of all relations that the
-        piece names are read, with rows or without."""
+        """Return the work done on a piece before its commit, if it is still valid. The transaction
+        may name a relation only once, so the definitions of all relations that the piece names are
+        read, even of those without rows."""
         pending, piece.pending = piece.pending, None
         staged = None if pending is None else pending.take()
         if staged is None:
@@ -520,7 +519,7 @@ class Applier:
         rows: dict[TableName, int] = {}
         self._look((self._targets.of(oid) for oid in stamps.chunk.announced), touched)
         self._check_leaves(stamps, touched)
-        # All shares first: they report two tables that have exchanged their names together.
+        # All shares first: together they report two tables that have exchanged their names.
         for share in list(shares(stamps.chunk, self._targets, stamps.end)):
             target, name = share.target, share.target.rel.table_name
             if self._targets.named(name) is not target:
@@ -585,10 +584,9 @@ def _in_cut(targets: Iterable[Target]) -> dict[TableName, CutTable]:
 
 
 # The commits of a batch: all of its tables commit side by side, each with the batch's end LSN.
-#
-# In: targets with everything staged. Out: their next versions, or an error once all have been
-# tried. All tables are checked for commits of others before the first one is committed. Another
-# writer may be quicker all the same, or a crash may come in between.
+# Everything is staged on the targets before. After an error all other commits are still tried. All
+# tables are checked for commits of others before the first one is committed. Even so, another
+# writer may be quicker, or a crash may come in between.
 
 _COMMITS_AT_ONCE: Final = 8
 _OPERATION: Final = "REPLICATION"
@@ -610,8 +608,8 @@ class Commits:
         self._pool.shutdown()
 
     def are_several(self, touched: Sequence[Target], end_lsn: Lsn) -> bool:
-        """Tell whether the batch takes more than one commit. A single commit needs no check before
-        it: if it loses a race, it is refused."""
+        """Return whether the batch needs more than one commit. A single commit needs no check
+        before it: if it loses a race, it is refused."""
         each = (
             len(t.to_commit(end_lsn)) + (t.partitions is not None) + (t.history is not None)
             for t in touched
@@ -619,7 +617,7 @@ class Commits:
         return sum(each) > 1
 
     def check_current(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
-        """Raise CommitConflict, and forget what is staged on all tables, where somebody has
+        """Raise CommitConflict, and forget the staged changes of all tables, if somebody has
         committed to one of them since it was loaded."""
         looked_at = [(t, each) for t in touched for each in t.with_history]
         remote = not all(is_local(each.uri) for _, each in looked_at)
@@ -635,8 +633,8 @@ class Commits:
     def commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
         """Commit side by side. All are tried, so that a lost race costs one table's work.
 
-        Partitions come before their partitioned table, whose commit says that all of them have the
-        batch.
+        Partitions come before their partitioned table, whose commit proves that all of them have
+        the batch.
         """
         failed = _FailedTargets()
         self._targets.changed(touched)
@@ -660,9 +658,9 @@ class Commits:
             self._lost(failed.lost, end_lsn)
 
     def take_back(self, since: Lsn) -> bool:
-        """Take batches that end after ``since``, the last cut's LSN, back from the tables that have
-        them, and tell whether any was taken back. Where this is not possible for every table, take
-        back nothing and log why."""
+        """Revert batches that end after ``since``, the last cut's LSN, in the tables that have
+        them, and return whether there were any. If some table cannot be reverted, revert none and
+        log why."""
         beyond = [
             (target, table)
             for target in self._targets
@@ -690,7 +688,7 @@ class Commits:
         return found
 
     def _reverse(self, table: DeltaTable, found: Reversal | None, since: Lsn) -> None:
-        """Carry out a reversal, and try again as often as another writer is first."""
+        """Carry out a reversal, and retry whenever another writer is first."""
         while found is not None:
             try:
                 table.reverse(self._app_id, found)
@@ -710,14 +708,15 @@ class Commits:
     def _commit_all(
         self, commits: Sequence[tuple[Target, DeltaTable]], end_lsn: Lsn, failed: _FailedTargets
     ) -> None:
-        """Commit the tables. Raise an error that is no single table's own once all are done."""
+        """Commit the tables. Once all are done, raise an error that does not belong to a single
+        table."""
         ended = itertools.count(1)
 
         def commit(table: DeltaTable) -> None:
             try:
                 self._targets.in_doubt.commit(table, self._app_id, end_lsn, _OPERATION)
             finally:
-                # Not after the wait: whoever waits for all may see the first end after the last.
+                # Not after the wait: the waiting thread may see the first end after the last.
                 if next(ended) < len(commits):
                     failpoint(BETWEEN_COMMITS)
 
@@ -729,8 +728,8 @@ class Commits:
             raise error
 
     def _history(self, target: Target, end_lsn: Lsn) -> DeltaTable | None:
-        """Return the history of a target if it has to be committed: it has staged rows, or does not
-        have the batch from before a crash."""
+        """Return the history of a target if it has to be committed: it has staged rows, or a crash
+        has kept the batch from it."""
         table = target.history
         if table is None or table.has_staged:
             return table
@@ -763,10 +762,9 @@ class _FailedTargets:
         return any(each is target for each in [*self.lost, *(t for t, _ in self.refused)])
 
 
-# The phases of a batch show where its time goes: one DEBUG line per batch, for benchmarks.
-#
-# In: named phases. Out: ``batch rows=... decode=... job=... commit=... cut=... total=...``, in
-# seconds, on the logger ``penstock.subscription.apply``. No decision depends on them.
+# The phases of a batch show where its time goes: one DEBUG line per batch, for benchmarks.  The
+# logger ``penstock.subscription.apply`` gets ``batch rows=... decode=... job=... commit=... cut=...
+# total=...``, in seconds. No decision depends on them.
 
 
 class Phases:
@@ -795,13 +793,11 @@ class Phases:
         log.debug("%s %s", what, " ".join(fields))
 
 
-# The works of a share of a batch: net changes of its table, to be carried out one by one.
-#
-# In: a target with the changes that are new to it, and their transactions. Out: TableWorks in
-# order, as a rule only one. Where the table has a history, or deleted rows stay, or columns take
-# values of sequences, the changes before a TRUNCATE still matter: changes before and after it are
-# works of their own. So are the changes before and after a change of the key, since each row is
-# found by the key of its place.
+# The works of a share of a batch: net changes of its table, to be carried out one by one.  A
+# target's new changes become TableWorks in order, as a rule only one. If the table has a history,
+# or deleted rows stay, or columns take values of sequences, the changes before a TRUNCATE still
+# matter. Then the changes before and after it are separate works. So are those before and after a
+# change of the key, since each row is found by the key of its place in the stream.
 
 _END: Final = np.iinfo(np.int64).max
 
@@ -813,7 +809,7 @@ def fold_share(
     subscription: Subscription,
 ) -> Iterator[TableWork]:
     """Yield the works of a share. ``keys``: the key of the table's rows for each of the share's
-    changes, by Delta names. Raises what ``fold`` and ``fit`` raise."""
+    changes, by Delta names. Raises the errors of ``fold`` and ``fit``."""
     target = share.target
     schema, history, first = target.table.schema, target.history, share.first
     if history is not None:
@@ -833,7 +829,7 @@ def _fold_run(
     options: LakeOptions,
 ) -> Iterator[TableWork]:
     """Yield the works of changes with one key. ``first``: the first message that the history, if
-    there is one, does not have."""
+    any, lacks."""
     target, history = share.target, share.target.history
     segments = _segments(share)
     if history is None and not ((options.soft_delete or target.draws) and share.truncates):
@@ -887,7 +883,7 @@ def _all_deleted(table: str, schema: TableSchema, truncate: int, stamped: Stampe
 def _by_key(
     share: Share, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[tuple[Share, tuple[str, ...] | None]]:
-    """Yield the parts of a share whose rows have one key, and the key; None if there is no row."""
+    """Yield the parts of a share whose rows have one key, and the key; None without rows."""
     begins = [n for n, key in enumerate(keys) if n == 0 or key != keys[n - 1]]
     if len(begins) < 2:
         yield share, keys[0] if keys else None
@@ -904,7 +900,7 @@ def _by_key(
 
 
 def _segments(share: Share) -> Iterator[tuple[tuple[ChangeBatch, ...], tuple[int, ...], int]]:
-    """Yield changes with the TRUNCATE that they come after, if any, and where they begin."""
+    """Yield changes with the TRUNCATE before them, if any, and their start."""
     starts = [share.first, *share.truncates]
     ends = [*share.truncates, _END]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):

@@ -37,7 +37,7 @@ _BODY: Final = 1
 _TRUNCATED: Final = _BODY + 4 + 1
 
 _PASSED_BY: Final = (ReplicationConflict, ValueNotRepresentable)
-"""Errors of a transaction's rows, which SKIP gets past. Others come again with the next one."""
+"""Errors of a transaction's rows, which SKIP can pass. Others would return with the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class Parts:
         it, as a server does, and raise an error that names it. Return False if the session has to
         end. ``at_once`` applies a batch whole, and returns False likewise.
 
-        The session also ends where some tables had more of the transactions than others. All are
-        brought back to the last cut then, the next session meets the error again, and no table
-        holds anything of its transaction.
+        The session also ends if some tables had more of the transactions than others. All are
+        reverted to the last cut then. The next session finds the error again, and no table holds
+        changes of its transaction.
         """
         self.parking.refused = None
         try:
@@ -94,8 +94,8 @@ class Parts:
 def with_context(
     error: Exception, batch: Batch, subscription: str, subid: int, rel: SubscriptionRel | None
 ) -> Exception:
-    """Return the error of the only transaction in a batch, with its CONTEXT, and with the way past
-    it in its hint."""
+    """Return the error of the only transaction in a batch, with its CONTEXT, and a hint how to pass
+    it."""
     try:
         column = error.column if isinstance(error, PenstockError) else None
         context, finished = _context(batch, subid, rel, column)
@@ -152,8 +152,8 @@ def _messages(batch: Batch) -> Iterator[bytes]:
 
 
 def log_stop(error: Exception, subscription: str, disables: bool) -> Exception:
-    """Log the error of a subscription that stops, and return the error to be recorded. As in a
-    server's log, the error ends with its CONTEXT; a second message says what to do."""
+    """Log the error of a subscription that stops, and return the error to record. As in a server's
+    log, the error ends with its CONTEXT; a second message says what to do."""
     if disables and isinstance(error, PenstockError) and error.hint is not None:
         last = f"Whatever is done, {alter(subscription)} ENABLE comes last: it is disabled now."
         error = error.changed(hint=f"{error.hint} {last}")
@@ -174,24 +174,20 @@ def log_stop(error: Exception, subscription: str, disables: bool) -> Exception:
 
 
 def text_of(error: Exception) -> str:
-    """Return an error as a server's log has it."""
+    """Return an error in the form of a server's log."""
     if isinstance(error, PenstockError):
         return error.report()
     return "\n".join([f"ERROR:  {error}", *getattr(error, "__notes__", ())])
 
 
-# Skipping a transaction: ALTER SUBSCRIPTION ... SKIP (worker.c, is_skipping_changes).
-#
-# In: the LSN that SKIP was given, and batches. Out: the batch's messages without the rows and
-# TRUNCATEs of the transaction that finishes there; its Relation messages stay. The transaction is
-# always skipped whole: the catalog records the decision before anything of the batch is committed,
-# and keeps it until a cut has passed the transaction. So it is skipped again after a crash between
-# two tables' commits, even if SKIP was altered meanwhile. If a crash has left the transaction in
-# some tables before SKIP was given, it is taken back from them first; where that is not possible,
-# it can no longer be skipped.
-#
-# As on a server, SKIP holds for the next transaction: once others have been applied, SKIP is
-# cleared with a warning.
+# Skipping a transaction: ALTER SUBSCRIPTION ... SKIP (worker.c, is_skipping_changes).  The rows and
+# TRUNCATEs of the transaction that finishes at SKIP's LSN are removed from its batch; its Relation
+# messages stay. The transaction is always skipped whole: the catalog records the decision before
+# anything of the batch is committed, and keeps it until a cut has passed the transaction. So it is
+# skipped again after a crash between two tables' commits, even if SKIP was altered meanwhile. If a
+# crash before SKIP has left the transaction in some tables, it is reverted there first; if that is
+# not possible, it can no longer be skipped.  As on a server, SKIP holds for the next transaction:
+# once others have been applied, SKIP is cleared with a warning.
 
 _COMMIT: Final = ord("C")
 _CHANGES: Final = np.isin(np.arange(256), tuple(b"IUDT"))
@@ -204,13 +200,13 @@ class SkipLsns:
     """The SKIP setting of one subscription in the catalog."""
 
     generation: Callable[[], int]
-    """A counter that grows with every change; cheap."""
+    """A counter that grows with every change, and is cheap to read."""
     read: Callable[[], tuple[Lsn, Lsn]]
     """``skip_lsn`` and ``skipping_lsn`` of pg_subscription."""
     begin: Callable[[Lsn], bool]
     """Record that the transaction is skipped from now on; False if SKIP was altered."""
     clear: Callable[[Lsn], object]
-    """Record that the transaction is passed."""
+    """Record that a cut has passed the transaction."""
 
 
 class Skipping:
@@ -230,7 +226,7 @@ class Skipping:
     def is_in_some(
         self, batch: Batch, tables: Iterable[TableProgress], last_cut: Lsn | None
     ) -> bool:
-        """Tell whether some tables have the transaction of a batch that is to be skipped."""
+        """Return whether some tables already have the batch's transaction that is to be skipped."""
         self._look()
         skip, begun = self._skip, self._skipping != INVALID
         if begun or skip == INVALID or skip not in finish_lsns(batch):
@@ -238,8 +234,8 @@ class Skipping:
         return any(_has(table, skip, last_cut or INVALID) for table in tables)
 
     def begin(self, batch: Batch, tables: Iterable[TableProgress], last_cut: Lsn | None) -> Lsn:
-        """Begin to skip a transaction of a batch. Return its finish LSN, INVALID if there is none
-        to skip."""
+        """Begin to skip a transaction of a batch. Return its finish LSN, or INVALID if there is
+        none."""
         self._look()
         if self._skipping != INVALID:
             return self._skipping if self._skipping in finish_lsns(batch) else INVALID
@@ -256,7 +252,7 @@ class Skipping:
         return skip
 
     def after_cut(self, cut: Lsn, batch: Batch, changes: bool) -> None:
-        """Note that a batch is applied and in a cut. ``changes``: it had any that were not
+        """Note that a batch is applied and in a cut. ``changes``: some of its changes were not
         skipped."""
         before = self._skip
         if not self.passed(cut) and changes and before != INVALID:
@@ -294,7 +290,7 @@ class Skipping:
 
 
 def _has(table: TableProgress, skip: Lsn, last_cut: Lsn) -> bool:
-    """Tell whether a table is beyond the last cut and has the transaction."""
+    """Return whether a table is ahead of the last cut and has the transaction."""
     points = (table.marker, table.half_applied) if table.ready else ()
     return any(point is not None and point > max(skip, last_cut) for point in points)
 
@@ -313,7 +309,7 @@ class Passing:
         self._inside = False
 
     def rest(self, chunk: MessageChunk) -> MessageChunk:
-        """Return the messages of a piece that are to be applied."""
+        """Return the messages of a piece that must be applied."""
         if self._skip == INVALID:
             return chunk
         kinds = np.frombuffer(chunk.buffer, np.uint8)[chunk.starts]

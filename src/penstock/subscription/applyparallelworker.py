@@ -53,9 +53,9 @@ log = logging.getLogger(__name__)
 
 _NOTES: Final = "ahead"
 _OPEN_END: Final = Lsn((1 << 64) - 1)
-"""The end of a transaction that has none yet: after everything that a table has."""
+"""The end LSN of an open transaction: greater than every table's LSN."""
 _IN_MEMORY: Final = 1 << 20
-"""Bytes of keys from which on they are kept on disk."""
+"""Keys of more bytes than this are kept on disk."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ class StagedTable:
 
     @property
     def work(self) -> TableWork:
-        """The work that ``run_batch`` takes."""
+        """The work for ``run_batch``."""
         return TableWork(self.target.table, self.net, written=self.written)
 
     def fits(self, targets: Targets, open_end: Lsn) -> bool:
-        """Tell whether the changes can be applied now, in a transaction that ends at ``open_end``.
-        Columns that the publisher has added are staged, as for every change."""
+        """Return whether the changes can be applied now, in a transaction that ends at
+        ``open_end``. Columns added by the publisher are staged, as for every change."""
         target = self.target
         if targets.of(self.relations[0].oid) is not target or not _plain(target, targets):
             return False
@@ -114,13 +114,13 @@ class StagedRun:
     tables: tuple[StagedTable, ...]
 
     def remove(self) -> None:
-        """Remove the files: the run is not needed."""
+        """Remove the files, as the run is not needed."""
         for table in self.tables:
             table.work.remove_written()
         self.forget_notes()
 
     def forget_notes(self) -> None:
-        """Remove the notes: a table has the files now, or they are gone."""
+        """Remove the notes, as a table has the files now or they are gone."""
         for table in self.tables:
             table.note.unlink(missing_ok=True)
 
@@ -132,12 +132,12 @@ class PendingRun:
         self._future = future
 
     def take(self) -> StagedRun | None:
-        """Return the work, which belongs to the caller from now on; wait for it if it is under way.
-        None if it has not begun, or cannot be done ahead."""
+        """Return the work, which then belongs to the caller; wait for work in progress. None if it
+        has not begun, or cannot be done ahead."""
         return None if self._future.cancel() else self._future.result()
 
     def forget(self) -> None:
-        """Drop the run, which is not needed, without waiting for it."""
+        """Drop the unneeded run, without waiting for it."""
         if not self._future.cancel():
             self._future.add_done_callback(_remove)
 
@@ -150,7 +150,7 @@ def _remove(future: Future[StagedRun | None]) -> None:
 
 def applies_in_parallel(subscription: Subscription) -> bool:
     """Tell whether anything of a subscription is written ahead of its commit."""
-    # Histories, messages and deleted rows that stay tell of transactions from their Begin on.
+    # Histories, messages and deleted rows that stay record transactions from their Begin on.
     told = subscription.history or subscription.messages or subscription.soft_delete
     return subscription.streaming == "parallel" and not told
 
@@ -175,7 +175,7 @@ class ParallelApplyWorker:
         return PendingRun(self._pool.submit(self._do, spooled, definitions))
 
     def close(self) -> None:
-        """Cancel runs that have not begun, and wait for the one that is under way."""
+        """Cancel runs that have not begun, and wait for the one in progress."""
         self._pool.shutdown(cancel_futures=True)
 
     def _do(self, spooled: SpooledFrames, definitions: Sequence[bytes]) -> StagedRun | None:
@@ -208,7 +208,7 @@ class ParallelApplyWorker:
         if not share.changes:
             raise _WaitsForCommit("a TRUNCATE alone")
         if share.restarts or _draws(share):
-            # A later TRUNCATE of this transaction may restart the sequence, which would then give
+            # A later TRUNCATE of this transaction may restart the sequence. It would then return
             # the values that were written ahead a second time.
             raise _WaitsForCommit("a sequence gives its values at the commit")
         options = self._targets.subscription
@@ -258,8 +258,8 @@ class ParallelApplyWorker:
         return note
 
     def _without_rows(self, net: NetChange, again: Callable[[], NetChange]) -> NetChange:
-        """Return the change with keys alone, which are not in memory where they are many. The
-        frames are folded again if rows of the table turn out to be missing or in conflict."""
+        """Return the change with only its keys, which are mapped from disk if they are many. If
+        rows of the table are missing or in conflict, the frames are folded again."""
 
         def without(lacking: np.ndarray) -> NetChange:
             whole = again()
@@ -329,13 +329,13 @@ def _plain(target: Target, targets: Targets) -> bool:
     # The values of metadata columns are known only at the commit.
     plain = target.partitions is None and not target.table.schema.stamps
     plain = plain and not targets.definitions.labels(target)
-    # Which partitions have changes, and after which TRUNCATE, is noted at the commit.
+    # The commit notes which partitions have changes, and after which TRUNCATE.
     plain = plain and not targets.definitions.has_partitions(target)
     return plain and targets.named(target.rel.table_name) is target
 
 
 def _draws(share: Share) -> bool:
-    """Tell whether columns that the publication lacks take values of sequences."""
+    """Return whether unpublished columns take values of sequences."""
     drawn = {column.source for column in share.target.table.schema.columns if draws(column)}
     return any(
         drawn.difference(attribute.name for attribute in change.relation.attributes)
@@ -356,8 +356,8 @@ def _fold(share: Share, schema: TableSchema, options: LakeOptions) -> NetChange:
 
 
 def remove_orphaned_files(storage: Storage, spool: Path) -> None:
-    """Remove the files that a kill has left between their writing and their commit. ``spool``: the
-    folder of all subscriptions of the node, not emptied yet."""
+    """Remove the files that a killed node has written and not committed. ``spool``: the folder of
+    all subscriptions of the node, not emptied yet."""
     for note in spool.glob(f"*/{_NOTES}/*.json"):
         try:
             noted = json.loads(note.read_bytes())

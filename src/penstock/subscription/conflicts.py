@@ -50,7 +50,7 @@ SAME: Final = (
     "replica_identity",
     "resolution",
 )
-"""Columns that identify a conflict that comes again when its transaction is worked again."""
+"""Columns that identify a conflict when its transaction is applied again."""
 _DONE: Final = {
     APPLY_REMOTE: " The remote row has taken the place of the local one.",
     KEEP_LOCAL: " The change was left out.",
@@ -98,9 +98,9 @@ class Conflicts:
         failpoint(AFTER_CONFLICTS)
 
     def named(self, table: str, version: int, error: PenstockError) -> PenstockError:
-        """Return an error about existing keys with the names that its DETAIL lacks, any other error
-        as it is. ``version``: the table's version; a row that the same run has made would be in the
-        next one."""
+        """Return an error about existing keys with the names that its DETAIL lacks; return other
+        errors unchanged. ``version``: the table's version; a row made by the same run would be in
+        the next one."""
         if not isinstance(error, KeyExists) or not isinstance(error.met, Met):
             return error
         _, told = str(error.detail).split("\n", 1)
@@ -162,7 +162,7 @@ class Conflicts:
         self._put = False
 
     def forget(self) -> None:
-        """Forget what was noted of the batch, which is worked once more."""
+        """Forget the conflicts of the batch, which is applied once more."""
         self._noted = []
 
     @property
@@ -171,11 +171,11 @@ class Conflicts:
         return bool(self._noted)
 
     def put(self, end_lsn: Lsn) -> None:
-        """Record what was noted, before the batch that ends at ``end_lsn`` is committed. Raises
+        """Record the conflicts, before the batch that ends at ``end_lsn`` is committed. Raises
         StorageError, CommitConflict."""
         rows = pa.Table.from_pylist(self._noted, CONFLICTS)
-        # An attempt that lost a race has put its rows, and this one may have found more conflicts.
-        # ``append`` would leave them out, as the marker is there already.
+        # An attempt that lost a race has recorded its rows, and this one may have found more
+        # conflicts. ``append`` would skip them, as the marker is there already.
         if self._put:
             self._table.append_once(rows, SAME)
         else:
@@ -259,14 +259,14 @@ def _transactions(sequence: Integers, stamps: Stamps) -> Iterator[_Transaction]:
 
 
 def row_json(row: Mapping[str, object] | None) -> str | None:
-    """Return a row as JSON. Values that JSON does not have are texts."""
+    """Return a row as JSON. Values that JSON lacks become strings."""
     if row is None:
         return None
     return json.dumps(_shown(row), default=str, ensure_ascii=False, allow_nan=False)
 
 
 def _shown(value: object) -> object:
-    """Return a value in which to_jsonb's form replaces what json.dumps would not write as JSON."""
+    """Return a value with to_jsonb's form of parts that json.dumps would not write as JSON."""
     match value:
         case float() if not math.isfinite(value):
             return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
@@ -281,10 +281,8 @@ def _shown(value: object) -> object:
 
 
 # The texts of conflicts, for each kind of a table (conflict.c, errdetail_apply_conflict).
-#
-# In: outcomes, and what an error knows of the rows that are in the way. Out: ``ConflictGroup``: the
-# number of conflicts, and keys, rows and texts of the first ones. ``Conflicts`` records and logs
-# them.
+# Outcomes, or an error with its existing rows, become ``ConflictGroup``s, each with the number of
+# conflicts, and keys, rows and texts of the first ones. ``Conflicts`` records and logs them.
 
 INSERT_EXISTS: Final = "insert_exists"
 UPDATE_EXISTS: Final = "update_exists"
@@ -325,8 +323,8 @@ class ConflictNames:
         return f"{_THEIRS[kind]}{who}."
 
     def exists(self, table: str, local: LocalRow | None) -> str:
-        """Return ``Key already exists in unique index "t_pkey", modified ...``, as far as that is
-        known."""
+        """Return ``Key already exists in unique index "t_pkey", modified ...``, with its known
+        parts."""
         index = self.index(table)
         where = "" if index is None else f' in unique index "{index}"'
         by = None if local is None else local.by
@@ -360,13 +358,13 @@ class ConflictGroup:
     def changes(
         self,
     ) -> Iterator[tuple[Mapping[str, object], Mapping[str, object] | None, LocalRow | None]]:
-        """Yield the key and the new row of each change, and the row that it met."""
+        """Yield the key, the new row and the existing row of each change."""
         rows = [None] * len(self.at) if self.rows is None else self.rows.to_pylist()
         yield from zip(self.keys.to_pylist(), rows, self._met(), strict=True)
 
     def texts(self, outcome: TableOutcome, names: ConflictNames) -> list[tuple[str, str]]:
-        """Return for each change the relation where its row would be, which is the leaf of a
-        partitioned table, and its DETAIL without the last period."""
+        """Return for each change the relation of its row, which may be a leaf, and its DETAIL
+        without the last period."""
         leaves, count = outcome.leaves, len(self.at)
         if leaves is None or not leaves.can_route(self.keys):
             where, texts = [outcome.table] * count, self._texts(None)
@@ -447,8 +445,8 @@ def _told_of_others(differs: OriginDiffers) -> Iterator[ConflictGroup]:
 
 
 def told_of_met(met: Met, resolution: str) -> Iterator[ConflictGroup]:
-    """Yield the conflicts of changes that met a row, one ``ConflictGroup`` for each kind that there
-    is. ``resolution``: the resolution that was applied to them."""
+    """Yield the conflicts with existing rows, one ``ConflictGroup`` for each kind. ``resolution``:
+    the resolution that was applied to them."""
     for kind, number, which in (
         (INSERT_EXISTS, met.insert_exists, ~met.update),
         (UPDATE_EXISTS, met.update_exists, met.update),

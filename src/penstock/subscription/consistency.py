@@ -49,7 +49,7 @@ def publisher_state(
 
     Raises ConnectionFailure, PublisherError.
     """
-    # The slot first: it only moves forward, and never beyond a position that is read later.
+    # Read the slot first: it only moves forward, and never beyond a position that is read later.
     found = None if slot is None else publisher.slot_state(slot)
     system = publisher.identify_system()
     database_oid, in_recovery = publisher.database()
@@ -93,7 +93,7 @@ class TimelineWatch:
     def holds(self) -> bool:
         """Tell whether the timeline is still the same.
 
-        If the server does not tell, return True and record that: the next session takes the
+        If the server does not answer, return True and record that: the next session derives the
         timeline from the slot's position.
         """
         if self._timeline is None:
@@ -124,8 +124,7 @@ class TimelineWatch:
 
 
 def _started(connection: Connection) -> str:
-    """Return when a server was started, in microseconds. It tells apart the servers of one
-    cluster."""
+    """Return a server's start time in microseconds. It distinguishes the servers of one cluster."""
     ((started,),) = connection.query(
         "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())"
     )
@@ -133,8 +132,7 @@ def _started(connection: Connection) -> str:
 
 
 def server_identity(connection: Connection) -> PublisherIdentity:
-    """Return the identity of the server that a connection has led to. Raises ConnectionFailure,
-    PublisherError."""
+    """Return the identity of a connection's server. Raises ConnectionFailure, PublisherError."""
     system, (database_oid, _) = identify_system(connection), database(connection)
     return PublisherIdentity(system.system_id, system.timeline, database_oid)
 
@@ -142,10 +140,10 @@ def server_identity(connection: Connection) -> PublisherIdentity:
 log = logging.getLogger(__name__)
 
 _ANSWER_S: Final = 10.0
-"""Seconds in which a publisher must tell its timeline; no commit waits longer for it."""
+"""Seconds in which a publisher must report its timeline; no commit waits longer."""
 
 _JOINING_COMMITS: Final = 100
-"""Number of log entries that are read of a table that is in no cut yet. A table is in a cut long
+"""The number of log entries to read of a table that is in no cut yet. A table joins the cuts long
 before it has more."""
 
 
@@ -190,13 +188,13 @@ class ConsistencyCheck:
         self.last_cut = cuts.last(self._owner)
         check_slot(subscription.name, subscription.slot_name, self._server, self._cut_lsn)
         if self.last_cut is not None:
-            # As for the tables' logs: the cut that is read here is acknowledged, so it must be
+            # As with the tables' logs, the cut read here will be acknowledged, so it must be
             # durable.
             self._warehouse.storage.sync_folder(log_folder(cuts.uri))
 
     def predecessors(self, name_of: Callable[[str], str | None]) -> Predecessors:
-        """Return what is known of dropped subscriptions that may have filled the tables to be
-        opened. ``name_of``: returns a subscription's name by its app id."""
+        """Return the dropped subscriptions that may have filled the tables to open. ``name_of``:
+        returns a subscription's name by its app id."""
         assert self._server is not None
         subscription = self._subscription
         return Predecessors(
@@ -226,7 +224,8 @@ class ConsistencyCheck:
         """Check the open tables, and the publisher against them. Call it before anything is copied
         or streamed. Raises StateMismatch, ConnectionFailure.
 
-        ``refuse``: takes each table that is not what it was; unless it raises, the table is closed.
+        ``refuse``: is called for each table that fails its check; unless it raises, the table is
+        closed.
         """
         assert self._server is not None
         for target in list(targets):
@@ -264,8 +263,8 @@ class ConsistencyCheck:
         return self._server
 
     def check_connection(self, connection: Connection) -> None:
-        """Check each further connection of a session, and those of copies: a name, or a list of
-        hosts, may lead to another server each time.
+        """Check each further connection of a session, and those of copies: a host name, or a list
+        of hosts, may lead to another server each time.
 
         Raises StateMismatch for another server; ConnectionFailure for another timeline, whose
         history the next session checks.
@@ -281,7 +280,7 @@ class ConsistencyCheck:
             )
 
     def check_ordinary(self, connection: Connection) -> None:
-        """Check a connection that is not a walsender's, as far as its role may ask. Raises
+        """Check a connection that is not a walsender's, as far as its role has the rights. Raises
         StateMismatch."""
         if self._known is None:
             return
@@ -296,7 +295,7 @@ class ConsistencyCheck:
         check_identity(self._subscription.name, self._known, server)
 
     def _half_applied(self, target: Target) -> list[TableHistory]:
-        """Return the partitions that have a batch which others may lack: it must come again."""
+        """Return the partitions with a batch that others may lack, which must come again."""
         leaves = () if target.partitions is None else target.partitions.leaves
         return [
             TableHistory(
@@ -313,10 +312,10 @@ class ConsistencyCheck:
         ]
 
     def _check_partitions(self, target: Target) -> None:
-        """Check that the partitions which the last cut names are as new as it says.
+        """Check that the partitions in the last cut are at least at the versions that it names.
 
-        A partition that was dropped and made again is another table, and one that has joined since
-        is in no cut. Raises StateMismatch.
+        A partition that was dropped and created again is another table, and one that has joined
+        since is in no cut. Raises StateMismatch.
         """
         leaves = () if target.partitions is None else target.partitions.leaves
         for leaf in leaves:

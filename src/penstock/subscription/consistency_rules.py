@@ -68,9 +68,9 @@ class TableHistory:
 
     @property
     def pinned(self) -> CutTable | None:
-        """The last cut's entry for this table. None where that entry means a table that was in its
-        place before, or the rows that were there before the copy. ``Targets.open`` has checked that
-        this table is the one that is bound to the row. Older cuts name no ids."""
+        """The last cut's entry for this table. None if that entry describes an earlier table of the
+        name, or the rows before the copy. ``Targets.open`` has checked that this table is bound to
+        the row. Older cuts name no ids."""
         if self.cut is None or self.state is SubscriptionRelState.FINISHEDCOPY:
             return None
         return self.cut if self.cut.id in (None, self.id) else None
@@ -89,10 +89,10 @@ def check_publisher(
     tables: Sequence[TableHistory],
     origin_lsn: Lsn = INVALID,
 ) -> None:
-    """Raise StateMismatch where the server or its slot disagrees with our own state.
+    """Raise StateMismatch if the server or its slot contradicts our own state.
 
     ``origin_lsn``: the LSN to which the replication origin was advanced. Raises ConnectionFailure
-    for a standby that has not replayed as much yet.
+    for a standby that has not replayed that far yet.
     """
     reached, owner = _reached(last_cut, tables)
     check_timeline(subscription, known, server, reached, owner)
@@ -120,8 +120,8 @@ def check_publisher(
 def _check_no_gap(
     subscription: str, server: PublisherState, tables: Sequence[TableHistory], origin_lsn: Lsn
 ) -> None:
-    """Raise StateMismatch where the slot is beyond a table that nothing was copied into. Without a
-    cut this subscription has acknowledged nothing, so the slot was there before."""
+    """Raise StateMismatch if the slot is beyond a table without copied rows. Without a cut this
+    subscription has acknowledged nothing, so the slot is older than the subscription."""
     behind = [t for t in tables if t.state is SubscriptionRelState.READY and t.marker is not None]
     for table in behind:
         reached = max(table.marker or INVALID, origin_lsn)
@@ -137,8 +137,8 @@ def _check_no_gap(
 
 
 def check_known_start(subscription: str, table: str, marker: Lsn, server: PublisherState) -> None:
-    """Raise StateMismatch where the slot may send again what the table has. ``marker``: the LSN of
-    a subscription of which the node knows nothing any more."""
+    """Raise StateMismatch if the slot may resend changes that the table has. ``marker``: the LSN of
+    a subscription that the node no longer knows."""
     if server.confirmed is None or marker <= server.confirmed:
         return
     raise StateMismatch(
@@ -162,8 +162,8 @@ def _advance(subscription: str, lsn: Lsn) -> str:
 def check_slot(
     subscription: str, slot: str | None, server: PublisherState, cut: Lsn | None
 ) -> None:
-    """Raise StateMismatch for a slot that is lost, UndefinedObject for one that is gone with the
-    changes after the last cut. The server's own messages differ from version to version."""
+    """Raise StateMismatch for a lost slot, UndefinedObject if the slot is gone with the changes
+    after the last cut. The server's own messages differ from version to version."""
     if slot is None:
         return
     if server.wal_status == LOST:
@@ -188,7 +188,7 @@ _PUT_BACK: Final = "Mount or restore the warehouse, or the node's folder, as it 
 def check_cuts(
     subscription: str, last_cut: Lsn | None, rels: Iterable[SubscriptionRel], cuts_uri: str
 ) -> None:
-    """Raise StateMismatch where the cuts are gone: no single table is to blame for that."""
+    """Raise StateMismatch if the cuts are gone, which is not the error of a single table."""
     for rel in rels:
         if rel.lsn is not None and rel.state in _IN_CUTS and last_cut is None:
             raise StateMismatch(
@@ -200,7 +200,7 @@ def check_cuts(
 
 
 def check_table(subscription: str, table: TableHistory, last_cut: Lsn | None) -> None:
-    """Raise StateMismatch where a table is gone or went back, or the node's own state went back."""
+    """Raise StateMismatch if a table is gone or went back, or the node's own state went back."""
     if _left_the_cuts(table, last_cut):
         raise StateMismatch(
             f'table "{table.name}" of subscription "{subscription}" is not in the last cut, at '
@@ -220,8 +220,8 @@ def check_table(subscription: str, table: TableHistory, last_cut: Lsn | None) ->
 
 def _left_the_cuts(table: TableHistory, last_cut: Lsn | None) -> bool:
     """Tell whether a table that was in the cuts is missing from the last one. The node records
-    ``joined`` after the first cut that holds the table, and every later cut holds it. A cut also
-    holds what was committed to the table, unless that was in an earlier membership."""
+    ``joined`` after the first cut that holds the table, and every later cut holds it. If the table
+    has committed changes, a cut holds them, unless they are of an earlier membership."""
     if last_cut is None or table.version is None or table.cut is not None:
         return False
     marker = None if table.returned else table.marker
@@ -241,8 +241,8 @@ def _wrong_with(table: TableHistory) -> str | None:
         return "was copied and is gone" if copied else None
     if table.pinned is not None and table.version < table.pinned.version:
         return f"went back to version {table.version}, the last cut has {table.pinned.version}"
-    # A table without an LSN may be right: if the last cut names its id, nothing was copied and
-    # nothing has come for it since.
+    # A table without an LSN may be correct: if the last cut names its id, nothing was copied and no
+    # change has come since.
     named = table.pinned is not None and table.pinned.id is not None
     if table.marker is None and table.joined is not None and not named:
         return "has no LSN of the subscription in its log: it is not the table that was copied"
@@ -253,7 +253,7 @@ def _wrong_with(table: TableHistory) -> str | None:
 
 
 def _reached(last_cut: Lsn | None, tables: Iterable[TableHistory]) -> tuple[Lsn, str]:
-    """Return the greatest position that we hold, and what holds it."""
+    """Return our greatest position, and the name of its holder."""
     reached, owner = last_cut or INVALID, "the last cut"
     for table in tables:
         if table.marker is not None and table.marker > reached:
@@ -268,7 +268,7 @@ def check_timeline(
     reached: Lsn,
     owner: str,
 ) -> None:
-    """Raise StateMismatch where the server's timeline left the known one before ``reached``."""
+    """Raise StateMismatch if the server's timeline left the known one before ``reached``."""
     now = server.identity.timeline
     if known is None or known.timeline == now:
         return
@@ -294,10 +294,9 @@ def _acknowledged_on(timeline: int, server: PublisherState) -> int:
     """Return the timeline on which the slot was confirmed last. ``timeline``: the one on which the
     standby was followed.
 
-    The timeline of a standby cannot be watched: its walsender goes on after a promotion without
-    telling of it. A slot that is confirmed beyond the place where the server took its new timeline
-    was confirmed on that timeline, by whoever streamed from the server. A slot that a standby keeps
-    in step with its primary's is never beyond the standby's WAL.
+    A standby's walsender continues after a promotion without reporting it. If a slot is confirmed
+    beyond the point where the server began its new timeline, a client has confirmed it on that
+    timeline. A slot that a standby synchronizes from its primary is never beyond the standby's WAL.
     """
     later = [*sorted(each for each in server.forks if each > timeline), server.identity.timeline]
     for following in later:

@@ -68,8 +68,8 @@ _KEEP_ROWS: Final = "REFRESH PUBLICATION WITH (copy_data = false)"
 
 
 def check_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> None:
-    """Raise NotInPrerequisiteState where a copy for ``app_id`` would remove rows that another
-    subscription may have in the table. ``name_of``: a subscription's name by its app id."""
+    """Raise NotInPrerequisiteState if a copy for ``app_id`` could remove another subscription's
+    rows from the table. ``name_of``: a subscription's name by its app id."""
     others = living(table, app_id, name_of)
     if not others or not table.rows:
         return
@@ -90,8 +90,8 @@ _MOVE_AWAY: Final = "Move the table at {uri} away: the copy makes a new one."
 
 
 def copy_marker(rel: SubscriptionRel, app_id: str) -> str:
-    """Return the name of the transaction marker that tells a copy of this membership from a copy of
-    an older one."""
+    """Return the name of the transaction marker of this membership's copies, which older copies
+    lack."""
     return f"{_copies_of(app_id)}{rel.sync_id}"
 
 
@@ -114,7 +114,7 @@ def new_columns_of(options: LakeOptions) -> NewColumns:
 
 def target_key(info: RemoteTable) -> tuple[str, ...]:
     """Return the columns that identify a row: those of the replica identity, or of the primary key
-    where the replica identity is FULL."""
+    if the replica identity is FULL."""
     match info.relation.replica_identity:
         case ReplicaIdentity.FULL:
             return info.primary_key
@@ -126,7 +126,7 @@ def target_key(info: RemoteTable) -> tuple[str, ...]:
 
 def _key_for(info: RemoteTable, table: DeltaTable | None) -> tuple[str, ...]:
     """Return the key of the target's rows. A primary key that CREATE TABLE has made on the node
-    stays, as on a server, where the publisher has no key or one that includes its columns."""
+    stays, as on a server, if the publisher has no key or one that includes its columns."""
     key = target_key(info)
     if table is not None and keeps_primary_key(table.schema, info.relation):
         return table.schema.source_key
@@ -151,8 +151,8 @@ def copy_target(
     ``mode``: one of COPY_TARGETS. If the table holds this row's earlier copy, its rows are replaced
     in the copy's one commit; its older versions stay.
 
-    Raises what ``ensure_table`` and ``check_alone`` raise, and own errors of an existing table that
-    cannot be read or written."""
+    Raises the errors of ``ensure_table`` and ``check_alone``, and the errors of an existing table
+    that cannot be read or written."""
     relation = info.relation
     table = _replaceable(warehouse, relation, rel, app_id, name_of, mode)
     if table is None:
@@ -203,12 +203,12 @@ def _replaceable(
 
 
 def added_marker(app_id: str) -> str:
-    """Return the name of the marker of copies that were added to rows of others."""
+    """Return the marker's name for copies that were added to rows of others."""
     return f"{app_id}/added"
 
 
 def replaced_marker(app_id: str) -> str:
-    """Return the name of the marker of copies that have taken the place of all rows."""
+    """Return the marker's name for copies that replaced all rows."""
     return f"{app_id}/replaced"
 
 
@@ -252,8 +252,8 @@ def _is_ours(
 def _never_filled(table: DeltaTable) -> bool:
     """Tell whether a table was created for a copy that was never committed.
 
-    The node may have been stopped before it recorded the table as this row's own, so its id is not
-    asked. Nothing is lost with the columns of such a table."""
+    The table's id is not compared: the node may have been stopped before it recorded the table as
+    this row's own. Such a table can be replaced without loss."""
     filled = table.rows or table.app_ids
     return not (filled or any(column.own for column in table.schema.columns))
 
@@ -271,12 +271,12 @@ def copy_leaves(
     name_of: Callable[[str], str | None],
     mode: str = EMPTY,
 ) -> Leaves | None:
-    """Return the partitions that a copy goes to; None where the table has its rows itself.
+    """Return the partitions that a copy goes to; None if the table holds its rows itself.
 
     ``root``: the partitioned table, prepared for the copy. The rows of this row's earlier copy,
-    whole or not, are replaced, and the rows of others where ``mode`` says so. Raises
-    NotInPrerequisiteState where a partition holds rows of others, and what ``open_partitions``
-    raises.
+    whole or not, are replaced, and the rows of others if ``mode`` says so. Raises
+    NotInPrerequisiteState if a partition holds rows of others, and the errors of
+    ``open_partitions``.
     """
     if not tree:
         return None
@@ -307,8 +307,8 @@ def copy_leaves(
 
 
 def take_back_copy(leaf: DeltaTable, marker: str) -> None:
-    """Take back the rows that a copy added to a partition before a crash kept it from other
-    partitions. Raises NotInPrerequisiteState, StorageError."""
+    """Remove the rows that a copy added to a partition before a crash, while other partitions lack
+    it. Raises NotInPrerequisiteState, StorageError."""
     while (found := leaf.reversal(marker, 0, ADDING_COPY)) is not None:
         try:
             leaf.reverse(marker, found)
@@ -346,8 +346,8 @@ def ensure_table(
     """Open the target of a published table, or create it. ``options``, ``mode``: as
     ``copy_target``.
 
-    Raises NotInPrerequisiteState when rows would be copied into a table that has some,
-    RelationChanged when its columns do not fit; InvalidParameterValue, FeatureNotSupported for a
+    Raises NotInPrerequisiteState if rows would be copied into a table that has some,
+    RelationChanged if its columns do not fit; InvalidParameterValue, FeatureNotSupported for a
     layout that does not fit a new one.
     """
     relation, new = info.relation, new_columns_of(options)
@@ -386,7 +386,7 @@ def ensure_table(
 
 def _take_key(table: DeltaTable, wanted: TableSchema) -> None:
     """Give a table the publisher's key, by which changes of the stream find their rows. The first
-    copy does so with a table that CREATE TABLE on the node or another writer has made."""
+    copy does this if CREATE TABLE on the node or another writer has made the table."""
     schema, own = table.schema, table.schema.by_source
     made_here = all(column.local for column in schema.columns)
     known = all(source in own for source in wanted.source_key)

@@ -41,13 +41,13 @@ class RequestedCuts:
         self._looked_at: int | None = None
         self._looked_s: float | None = None
         self._reached: dict[CutRequest, float] = {}
-        """The time at which the worker came to stand at each request that it has reached."""
+        """The time at which the worker stopped at each request that it has reached."""
 
     def limit(self, now: float) -> Lsn | None:
-        """Return the first position that is wanted, None if there is none. Raises StorageError.
+        """Return the first requested position, None without requests. Raises StorageError.
 
-        A transaction that had arrived before this call is not beyond any position that is requested
-        after it. ``now``: a monotonic time in seconds.
+        A transaction that arrived before this call is never beyond a position requested after it.
+        ``now``: a monotonic time in seconds.
         """
         self._looked_s = now
         generation = self._generation()
@@ -69,8 +69,8 @@ class RequestedCuts:
         return bool(self._known) or not recent
 
     def reached(self, lsn: Lsn, now: float) -> None:
-        """Note that everything up to ``lsn`` is in a cut, if there can be one. The worker waits at
-        the requests up to there from now on."""
+        """Note that everything up to ``lsn`` is in a cut, if there can be one. From now on the
+        worker waits at the requests up to there."""
         for request in self._known:
             if request.lsn <= lsn:
                 self._reached.setdefault(request, now)

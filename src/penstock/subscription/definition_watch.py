@@ -85,7 +85,7 @@ _SHARE: Final = 50
 _XIDS: Final = 2**32
 
 _TRUNCATES: Final = 16
-"""TRUNCATEs of a table that are remembered: the next look comes before there are more."""
+"""How many TRUNCATEs of a table are remembered: the next look comes before there are more."""
 
 
 class FillKind(Enum):
@@ -130,7 +130,7 @@ class SentTruncate:
     next: int | None = None
 
     def before(self, xids: Integers) -> SentTruncate:
-        """Return it as of now that these transactions have changed rows after it."""
+        """Return it after these transactions have changed rows following it."""
         known = [] if self.next is None else [self.next]
         away = (np.append(xids, known).astype(np.int64) - self.xid) % _XIDS
         later = away[(away > 0) & (away < _XIDS // 2)]
@@ -195,13 +195,13 @@ class Known:
         return parse_definition(self.raw)
 
     def fill(self, name: str) -> Fill:
-        """Return what rows from before hold in a column that is published from now on. A column
-        that was there already may hold anything."""
+        """Return the fill of older rows in a newly published column. If the column existed before,
+        it may hold anything."""
         column = self.definition.by_name.get(name)
         return UNKNOWN if column is None else self.fills.get(column.number, UNKNOWN)
 
     def text(self) -> str:
-        """Return the text that the state store keeps."""
+        """Return the text for the state store."""
         kept = {name: origin.row() for name, origin in self.origins.items()}
         fills = {str(n): [fill.kind.value, fill.value] for n, fill in self.fills.items()}
         stored = {
@@ -225,7 +225,7 @@ class Known:
 
     @classmethod
     def parse(cls, text: str) -> Known:
-        """Read the text that ``text`` has returned."""
+        """Parse a text that ``text`` has returned."""
         stored: dict[str, Any] = json.loads(text)
         return cls(
             Lsn.parse(stored["lsn"]),
@@ -251,8 +251,8 @@ def _fields(value: Membership | PartitionLink) -> list[object]:
 
 
 def first_known(found: Definitions, oid: int, held: Collection[str]) -> Known:
-    """Return a table's ``Known`` as it is found. ``held``: the publisher's columns that rows here
-    have."""
+    """Return a ``Known`` from a table's definition. ``held``: the publisher's columns that rows
+    here have."""
     raw = found.tables[oid]
     origins = {n: a for n, a in parse_definition(raw).by_name.items() if n in held}
     return Known(found.lsn, found.xid, raw, origins, {}, publications=found.publications)
@@ -283,7 +283,7 @@ class LeafQuestions:
 
 
 def questions(connection: Connection) -> LeafQuestions:
-    """Return the questions, asked by a session on the publisher."""
+    """Return the questions, to be asked by a session on the publisher."""
     return LeafQuestions(
         lambda leaf, links: rows_came_with(connection, leaf, links),
         lambda leaf, xid: rows_are_older(connection, leaf, xid),
@@ -323,8 +323,8 @@ def compare(
     *,
     widens: bool = False,
 ) -> Difference:
-    """Compare a table with what is known of it. ``publications``: the subscription's; ``widens``:
-    an ALTER TYPE that gives another type is trusted to have had no USING clause."""
+    """Compare a table with its ``Known``. ``publications``: the subscription's; ``widens``: assume
+    that an ALTER TYPE to another type had no USING clause."""
     raw = found.tables[oid]
     before, now = known.definition, parse_definition(raw)
     known = replace(known, origins={**_added_since(before, held), **known.origins})
@@ -343,13 +343,13 @@ def compare(
     after = Known(
         found.lsn,
         known.xid if changed.pending else found.xid,  # pending changes are older than this look
-        # a table that returns is compared with the memberships that it had until it left
+        # compare a table that returns with the memberships that it had until it left
         {**raw, "memberships": known.raw.get("memberships", [])} if left else raw,
         _origins(known, now, held),
         fills,
         left,
         _labels(known, found, of_types.coming),
-        # one that was sent may be seen by the next look alone
+        # only the next look may see one that was sent
         tuple(t for t in known.truncated if changed.pending or not found.seen.has([t.xid])),
         {**known.attached, **dict.fromkeys(changed.attached, found.until)},
         found.publications,
@@ -377,8 +377,8 @@ def _emptied(leaf: LeafDefinition) -> str:
 def _labels(
     known: Known, found: Definitions, renamed: Mapping[str, Mapping[str, str]]
 ) -> tuple[Labels, ...]:
-    """Return the labels that changes may still have under their former names. A transaction that
-    was open at the last look may send those until it ends."""
+    """Return the labels that changes may still have under their old names. A transaction that was
+    open at the last look may send old names until it ends."""
     earlier = (
         replace(each, until=found.until) if each.xid >= known.xid else each for each in known.labels
     )
@@ -386,16 +386,16 @@ def _labels(
 
 
 def _added_since(before: TableDefinition, held: HeldColumns) -> dict[str, AttributeDefinition]:
-    """Return the publisher's columns of those that were added here since the last look. The fill of
-    their rows is what that look has found."""
+    """Return the publisher's columns for those added here since the last look, which has found the
+    fill of their rows."""
     return {name: column for name, column in before.by_name.items() if name in held.names}
 
 
 def _origins(
     known: Known, now: TableDefinition, held: HeldColumns
 ) -> dict[str, AttributeDefinition]:
-    """Return the publisher's columns of the columns here, by name. A column that is gone stays
-    known: another one may get its name before a change tells of it."""
+    """Return the publisher's columns of the columns here, by name. A dropped column stays known:
+    another one may get its name before a change reveals it."""
     columns = now.by_name
     origins = {}
     for name in held.names:
@@ -408,9 +408,9 @@ def _origins(
 
 
 def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
-    """Tell whether ALTER TABLE has rewritten the rows to other files. VACUUM FULL and CLUSTER keep
-    the TOAST table and ALTER TABLE makes another one, which tells them apart; without a TOAST
-    table, every rewrite counts."""
+    """Tell whether ALTER TABLE has rewritten the rows to other files. ALTER TABLE makes another
+    TOAST table; VACUUM FULL and CLUSTER keep it, and so do not count. Without a TOAST table, every
+    rewrite counts."""
     if before.toast and before.toast == now.toast:
         return False
     earlier = {leaf.oid: leaf for leaf in before.leaves}
@@ -423,9 +423,8 @@ def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
 
 
 def _not_logged(before: TableDefinition, now: TableDefinition) -> Iterator[str]:
-    """Yield a reason where the table was unlogged for a time. ALTER TABLE then makes another TOAST
-    table without a change of a column. A table that is published by its name cannot become
-    unlogged."""
+    """Yield a reason if the table was unlogged for a time. ALTER TABLE then makes another TOAST
+    table without a change of a column. A table that is published by name cannot become unlogged."""
     rewritten = before.toast and now.toast and before.toast != now.toast
     same = (before.columns, before.attributes) == (now.columns, now.attributes)
     named = any(m.kind == "t" and not m.relation for m in now.memberships)
@@ -464,8 +463,8 @@ def _changed_columns(
 def _retyped(
     known: Known, before: TableDefinition, now: TableDefinition, held: HeldColumns, *, widens: bool
 ) -> Iterator[str]:
-    """Yield a reason for each column whose type in Delta is another one, too. The next change of
-    the table tells of it."""
+    """Yield a reason for each column whose Delta type changes, too. The next change of the table
+    has the new type."""
     columns, rewritten = now.by_name, _rewritten(before, now)
     for name in sorted(held.names - held.local):
         origin, column = known.origins.get(name), columns.get(name)
@@ -480,7 +479,7 @@ def _retyped(
 
 
 def _base_of(column: AttributeDefinition, table: TableDefinition) -> int:
-    """Return a column's type, or that under its domains, whose values have the same texts."""
+    """Return a column's type without its domains; values have the same texts under both."""
     return _under_domains(column.attribute.type_oid, {each.oid: each for each in table.types})
 
 
@@ -491,8 +490,8 @@ def _under_domains(oid: int, types: Mapping[int, TypeDefinition]) -> int:
 
 
 def _prints_otherwise(before: int, now: int) -> bool:
-    """Tell whether rows print other texts without having been rewritten: a cidr prints the mask of
-    every address, an inet does not; a number prints as the name that the new type finds for it."""
+    """Return whether rows print other texts without a rewrite: a cidr prints the mask of every
+    address, an inet does not; a number prints as a name under some new types."""
     if (before, now) == (CIDR, INET):
         return True
     numbers = {before, now} <= {*REG_TYPES, OID, INT4}
@@ -500,7 +499,7 @@ def _prints_otherwise(before: int, now: int) -> bool:
 
 
 def _keeps_type(origin: Attribute, column: Attribute) -> bool:
-    """Tell whether Delta's type is the same. If it is not, the Relation message tells so."""
+    """Return whether Delta's type is the same. If not, the Relation message shows it."""
     before = arrow_type(origin.type_oid, origin.typmod)
     return bool(before.equals(arrow_type(column.type_oid, column.typmod)))
 
@@ -518,7 +517,7 @@ def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[
     for column in now.attributes:
         earlier = numbers.get(column.number)
         if earlier is None:
-            # rows may hold values of a column that was added, sent and dropped meanwhile
+            # rows may hold values of a column that was added, sent and dropped in between
             between = set(range(before.columns + 1, column.number))
             known_all = whole and between <= {each.number for each in now.attributes}
             fills[column.number] = _fill_of_new(column, now, rewritten=rewritten, whole=known_all)
@@ -531,7 +530,7 @@ def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[
 def _as_of_now(
     fill: Fill, column: AttributeDefinition, before: TableDefinition, now: TableDefinition
 ) -> Fill:
-    """Return a fill as of now: the text of a constant may be another one if its type changed."""
+    """Return the present fill: the text of a constant may change with its type."""
     types = {each.oid: each for each in now.types}
     changed = _TypeChanges.between(before, now).oids & _reached(column.attribute.type_oid, types)
     if fill.kind is not FillKind.CONSTANT or not changed:
@@ -542,8 +541,8 @@ def _as_of_now(
 def _unsent_columns(
     now: TableDefinition, fills: Mapping[int, Fill], held: HeldColumns
 ) -> Iterator[str]:
-    """Yield a reason for each added column that no change has named yet, and in which rows may have
-    values by now."""
+    """Yield a reason for each added column that no change has named yet and that may have values
+    now."""
     lists = [m for m in now.memberships if m.columns is None]
     stored = any(m.generated == "s" for m in lists)
     for column in now.attributes:
@@ -557,8 +556,8 @@ def _unsent_columns(
 def _fill_of_new(
     column: AttributeDefinition, now: TableDefinition, *, rewritten: bool, whole: bool
 ) -> Fill:
-    """Return the fill of a new column. ``whole``: all columns are published, so that the column got
-    no values before it was published."""
+    """Return the fill of a new column. ``whole``: all columns are published, so the column got no
+    values before."""
     in_leaves = any(column.attribute.name in leaf.missing for leaf in now.leaves)
     if rewritten or not whole or column.attribute.generated or in_leaves:
         return UNKNOWN
@@ -661,8 +660,9 @@ def _later(
     uses: Collection[TypeDefinition],
     types: Mapping[int, TypeDefinition],
 ) -> bool:
-    """Tell whether types of a column that no look has seen were altered after it was added. If the
-    column itself is of an enum, ``other_labels`` compares its labels with those of its changes."""
+    """Return whether the types of a column that no look has seen were altered after it was added.
+    If the column's own type is an enum, ``other_labels`` compares its labels with those of its
+    changes."""
     return any(
         0 < (xid - column.changed) % _XIDS < _XIDS // 2
         for each in uses
@@ -672,8 +672,8 @@ def _later(
 
 
 def _labels_again(known: Known, now: TableDefinition) -> Iterator[str]:
-    """Yield a reason for each renamed label whose former name another label has by now: changes
-    that are still to come may mean either."""
+    """Yield a reason for each renamed label whose old name another label has now: coming changes
+    may mean either."""
     names = {label for each in now.types for _, label in each.labels}
     for labels in known.labels:
         for column, renamed in labels.renamed.items():
@@ -696,8 +696,8 @@ def _reached(oid: int, types: Mapping[int, TypeDefinition]) -> set[int]:
 
 
 def _enum_of(oid: int, types: Mapping[int, TypeDefinition]) -> int | None:
-    """Return the enum that a column's values are labels of, through domains. Arrays are texts
-    here, so they have none."""
+    """Return the enum of a column's type, or of its domain's. Arrays are texts here, so they have
+    none."""
     oid = _under_domains(oid, types)
     return oid if oid in types and types[oid].labels else None
 
@@ -718,8 +718,8 @@ class _LeafChanges:
     survived: frozenset[int] = frozenset()
 
     def without_pending(self, now: Raw, before: Raw) -> Raw:
-        """Return ``now`` with pending leaves as they were before, so that the next look finds their
-        changes again."""
+        """Return ``now`` with the earlier state of pending leaves, so that the next look finds
+        their changes again."""
         if not self.pending:
             return now
         kept = {
@@ -780,9 +780,9 @@ def _changed_leaves(
 def _has_other_file(
     leaf: LeafDefinition, old: LeafDefinition | None, brought: Sequence[PartitionLink]
 ) -> bool:
-    """Tell whether a leaf may have got its file since it was known, or was in the tree. A new
-    table's file has its OID as its number. One that was brought may have had another file before;
-    whatever gives it one then writes its row in pg_class, as ATTACH does."""
+    """Return whether a leaf may have got its file since it was known, or was in the tree. A new
+    table's file has the table's OID as its number. An attached table may have had another file
+    before; a new file also writes its row in pg_class, as ATTACH does."""
     if old is not None:
         return leaf.filenode != old.filenode
     written = all(_is_later(leaf.changed, link.attached) for link in brought)
@@ -792,12 +792,12 @@ def _has_other_file(
 def _was_emptied(
     known: Known, now: TableDefinition, leaf: LeafDefinition, ask: LeafQuestions, *, seen: bool
 ) -> bool | None:
-    """Tell whether a leaf with another file was emptied by a TRUNCATE that was not sent. None if
+    """Return whether a TRUNCATE that was not sent has emptied a leaf with another file. None if
     that cannot be known yet. ``seen``: a look has seen the leaf before.
 
-    The row in pg_class tells which transaction has written it last: that of a TRUNCATE of the whole
-    table, one of its subtransactions, or one that has made another change of the leaf. What a
-    TRUNCATE leaves behind has no row from before it.
+    The last transaction that wrote the row in pg_class is a TRUNCATE's of the whole table, a
+    subtransaction of it, or one that changed the leaf otherwise. After a TRUNCATE no older row is
+    left.
     """
     if any(leaf.changed == sent.xid for sent in known.truncated):
         return False
@@ -815,8 +815,7 @@ def _was_emptied(
 def _is_of_a_sent_truncate(
     known: Known, now: TableDefinition, leaf: LeafDefinition, ask: LeafQuestions
 ) -> bool:
-    """Tell whether a TRUNCATE of the whole table that was sent accounts for a leaf's file, by what
-    the stream has told up to now."""
+    """Return whether a TRUNCATE of the whole table, sent up to now, explains a leaf's file."""
     survived = _have_rows_survived(known, now, leaf, ask)
     return any(
         sent.may_include(leaf.changed)
@@ -829,8 +828,8 @@ def _is_of_a_sent_truncate(
 def _have_rows_survived(
     known: Known, now: TableDefinition, leaf: LeafDefinition, ask: LeafQuestions
 ) -> bool:
-    """Tell whether a look has found rows that a sent TRUNCATE's own transaction has put into files
-    of the leaf's age: nobody has emptied them since."""
+    """Return whether a look has found rows that a sent TRUNCATE's own transaction wrote to files of
+    the leaf's age: nobody has emptied them since."""
     pending = known.pending.get(leaf.oid)
     if pending is not None and pending.file == leaf.filenode and pending.survived:
         return True
@@ -848,8 +847,8 @@ def _changed_memberships(
     known: Known, before: TableDefinition, now: TableDefinition, publications: Collection[str]
 ) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
     """Return whether the table is in no publication, why changes may be missing, and notices of
-    other selections of changes. Publications that a statement here has added to the subscription
-    or removed from it are the user's decision, and do not count."""
+    other selections of changes. The user decides which publications a subscription has, so those
+    added or removed here do not count."""
     if not now.memberships:
         gone = "it is in none of the subscription's publications any more"
         return True, (), () if known.left or not before.memberships else (gone,)
@@ -877,7 +876,7 @@ def _changed_memberships(
 def _covered(
     entry: Membership, before: Collection[Membership], now: Collection[Membership]
 ) -> bool:
-    """Tell whether another publication has published all changes of an entry all the time."""
+    """Return whether another publication has always published all changes of an entry."""
     return any(
         other in now
         and (other.columns, other.row_filter) == (None, None)
@@ -893,8 +892,8 @@ def _other_changes(entry: Membership) -> str:
 def _changed_membership(
     entry: Membership, now: Collection[Membership]
 ) -> tuple[str | None, str | None]:
-    """Return why changes may be missing that an entry had published, or else a notice. Another
-    owner makes no difference, nor does another place of a table in FOR ALL TABLES."""
+    """Return why published changes of an entry may be missing, or else a notice. A change of owner
+    does not matter, nor does a table's move under FOR ALL TABLES."""
     named = [other for other in now if other.name == entry.name]
     if any(other.publication != entry.publication for other in named):
         return f'Publication "{entry.name}" was dropped and created again', None
@@ -920,8 +919,8 @@ def _changed_membership(
 
 
 def _was_moved(before: str, now: str) -> bool:
-    """Tell whether a table was moved or renamed meanwhile. A change of owner, which also writes its
-    row, does not count."""
+    """Return whether a table was moved or renamed in between. A change of owner, which also writes
+    its row, does not count."""
     (moved, _, owner), (moved_now, _, owner_now) = before.partition(" "), now.partition(" ")
     return moved != moved_now and owner == owner_now
 
@@ -929,13 +928,13 @@ def _was_moved(before: str, now: str) -> bool:
 def carried_over(
     known: Known, oid: int, raw: Raw, upgrade: PublisherUpgrade, since: WrittenSince
 ) -> Known:
-    """Return what is known of a table in the numbers that pg_upgrade has given.
+    """Return a table's ``Known`` in pg_upgrade's new numbers.
 
     pg_upgrade keeps OIDs of relations and types, file nodes, numbers of columns and of
     transactions. It gives other OIDs to publications, its own transactions restore every row of the
-    catalogs, and another version writes expressions in another way. ``raw``: the table as it is
-    now; ``since``: what was written after the upgrade. Everything else is as it was and takes the
-    new numbers; what was written since stays unequal, so that ``compare`` finds it.
+    catalogs, and another version writes expressions in another way. ``raw``: the present
+    definition; ``since``: rows written after the upgrade. Everything else is unchanged and takes
+    the new numbers; rows written since stay unequal, so that ``compare`` finds them.
     """
     before, now = known.definition, parse_definition(raw)
     files = {oid: before.filenode, **{leaf.oid: leaf.filenode for leaf in before.leaves}}
@@ -972,7 +971,7 @@ def carried_over(
         ],
     }
     origins = {name: attribute(origin) for name, origin in known.origins.items()}
-    # Nothing of the former cluster is still to come, whichever labels it had.
+    # No change of the former cluster, with any labels, can still come.
     return replace(
         known,
         lsn=upgrade.lsn,
@@ -987,8 +986,8 @@ def carried_over(
 def _carried_types(
     types: Collection[Sequence[Any]], now: TableDefinition, since: WrittenSince
 ) -> list[list[Any]]:
-    """Return types as they were, with the transactions and places that their labels have now,
-    unless a label was written since."""
+    """Return the earlier types with their labels' present transactions and places, unless a label
+    was written since."""
     kinds = {each.oid: each.marks for each in now.types}
     carried = []
     for oid, kind, parts, labels, attributes in types:
@@ -1003,7 +1002,7 @@ def _carried_types(
 def _membership(
     entry: Membership, memberships: Collection[Membership], since: WrittenSince
 ) -> Membership:
-    """Return a membership in new numbers, unless its entry was made since."""
+    """Return a membership in new numbers, unless its entry was created since."""
     for new in memberships:
         kept = new.publication not in since.publications
         if (new.name, new.kind, new.relation) != (entry.name, entry.kind, entry.relation):
@@ -1055,29 +1054,30 @@ class DefinitionWatch:
     def __init__(
         self, subscription: Subscription, save: Save, connect: Callable[[], Connection]
     ) -> None:
-        """``save``: records what is known of a table. ``connect``: another session on the
-        publisher, while the stream has the first one."""
+        """``save``: records a table's ``Known``. ``connect``: opens another session on the
+        publisher, while the stream uses the first one."""
         self._subscription = subscription
         self._save, self._connect = save, connect
         self._connection: Connection | None = None
         self._known: dict[str, Known] = {}
         self._seen: dict[str, SeenTransactions] = {}
-        """The transactions that the last look at each table has seen."""
+        """The transactions visible to the last look at each table."""
         self._renamed: dict[tuple[str, tuple[str, str] | None], tuple[Lsn, Lsn]] = {}
-        """The looks between which a table got another name, or was dropped, by that name: the
-        difference counts once the stream has reached the second one."""
+        """The looks between which a table was renamed or dropped, by its old name: the difference
+        counts once the stream has reached the second one."""
         self._leaf_seen: dict[tuple[str, int, int], Lsn] = {}
-        """The first look that saw a leaf's file, by table, leaf and file: from there on the stream
-        has told a TRUNCATE of the whole table that gave the leaf this file."""
+        """The first look that saw a leaf's file, by table, leaf and file: a TRUNCATE of the whole
+        table that gave the leaf this file is in the stream before this look."""
         self._pending: dict[str, Mapping[int, str | None]] = {}
-        """Reasons for an error of a table, by leaf, that hold if no TRUNCATE comes for the leaf."""
+        """Reasons for an error of a table, by leaf, which count if no TRUNCATE of the leaf
+        comes."""
         self._saved: dict[str, tuple[float, int]] = {}
         self._due = time.monotonic() + LOOK_INTERVAL
         self._told: set[tuple[str, str]] = set()
         """Notices that were logged and are not to be repeated, by table."""
         self._since: WrittenSince | None = None
         self._blind = False
-        """True where the publisher is a node, whose catalogs do not tell."""
+        """True if the publisher is a node, whose catalogs lack these numbers."""
 
     def close(self) -> None:
         """End the session on the publisher."""
@@ -1088,8 +1088,8 @@ class DefinitionWatch:
     def begin(
         self, connection: Connection, targets: Sequence[_Target], applied: Lsn
     ) -> list[tuple[_Target, Difference]]:
-        """Load what is known, and look once by the session's own connection. A table of which
-        nothing is known is taken as it is."""
+        """Load each table's ``Known``, and look once by the session's own connection. A table
+        without one is accepted as it is."""
         for target in targets:
             if target.rel.definition is not None:
                 self._known[target.rel.sync_id] = Known.parse(target.rel.definition)
@@ -1099,8 +1099,8 @@ class DefinitionWatch:
         return found
 
     def _tell_of_unlogged(self, target: WatchedTarget) -> None:
-        """Log the partitions whose changes are not in the publisher's WAL. A copy has their rows as
-        of then."""
+        """Log the partitions whose changes are not in the publisher's WAL. Copies have their rows
+        of that time."""
         known = self._known.get(target.rel.sync_id)
         names = [] if known is None else [e.name for e in known.definition.leaves if not e.logged]
         if names:
@@ -1112,8 +1112,8 @@ class DefinitionWatch:
             )
 
     def covers(self, target: WatchedTarget, lsn: Lsn, xids: Collection[int]) -> bool:
-        """Tell whether a table was looked at since the publisher had reached a position, and the
-        transactions up to there could be seen."""
+        """Return whether a look at a table came after the publisher had reached a position, and
+        could see the transactions up to there."""
         if self._blind or target.rel.relid is None:
             return True
         known, seen = self._known.get(target.rel.sync_id), self._seen.get(target.rel.sync_id)
@@ -1122,8 +1122,8 @@ class DefinitionWatch:
     def unseen(
         self, target: WatchedTarget, error: PenstockError, xids: Collection[int]
     ) -> ObjectInUse | None:
-        """Return the error that takes the place of ``error`` if the last look at a table could not
-        see transactions that were sent: what they have defined is not known yet."""
+        """Return the error to raise instead of ``error`` if the last look at a table could not see
+        sent transactions, whose definitions are therefore unknown."""
         seen = self._seen.get(target.rel.sync_id)
         if self._blind or seen is None or seen.has(xids):
             return None
@@ -1141,21 +1141,21 @@ class DefinitionWatch:
 
     @property
     def keeps_rows(self) -> bool:
-        """True if rows stay as they are where no message tells how they have changed."""
+        """True if rows stay as they are when no message describes their change."""
         return self._subscription.unsent_changes == KEEP
 
     def fill(self, target: WatchedTarget, column: str) -> Fill:
-        """Return what rows from before hold in a column that is published from now on."""
+        """Return the fill of older rows in a newly published column."""
         known = self._known.get(target.rel.sync_id)
         return UNKNOWN if known is None else known.fill(column)
 
     def labels(self, target: WatchedTarget) -> tuple[Labels, ...]:
-        """Return the labels that coming changes may still have under their former names."""
+        """Return the labels that coming changes may still have under their old names."""
         known = self._known.get(target.rel.sync_id)
         return () if known is None else _coming(known, target)
 
     def has_partitions(self, target: WatchedTarget) -> bool:
-        """Tell whether a table has partitions at the publisher that it is published for."""
+        """Return whether a table is published for partitions that it has at the publisher."""
         known = self._known.get(target.rel.sync_id)
         return known is not None and bool(known.definition.leaves)
 
@@ -1176,9 +1176,9 @@ class DefinitionWatch:
     def other_labels(
         self, target: WatchedTarget, sent: Mapping[tuple[str, int], Collection[str]]
     ) -> SchemaChanged | None:
-        """Return the error of a table whose changes have labels that the enum does not have: they
-        were renamed between two looks, or before a look had seen the column. ``sent``: the labels
-        in the changes, by column and enum. The table was looked at after these changes."""
+        """Return the error of a table whose changes have labels that the enum lacks: they were
+        renamed between two looks, or before a look had seen the column. ``sent``: the labels in the
+        changes, by column and enum. The last look came after these changes."""
         known = self._known.get(target.rel.sync_id)
         types = {} if known is None else {each.oid: each for each in known.definition.types}
         reasons = [
@@ -1192,15 +1192,15 @@ class DefinitionWatch:
         return self.error(target, Difference(known, tuple(reasons)), once=True)
 
     def due(self) -> bool:
-        """Tell whether all tables are to be looked at again."""
+        """Return whether the next look at all tables is due."""
         return not self._blind and time.monotonic() >= self._due
 
     def look(
         self, targets: Sequence[_Target], applied: Lsn, xids: Collection[int] = ()
     ) -> list[tuple[_Target, Difference]]:
-        """Look at tables, and return what differs. ``applied``: the position up to which the stream
-        is applied to tables whose own position is not later; ``xids``: transactions that were sent
-        and that the look has to see. Raises PublisherError, ConnectionFailure."""
+        """Look at tables, and return their differences. ``applied``: the position up to which the
+        stream is applied to tables without a later one of their own; ``xids``: sent transactions
+        that the look has to see. Raises PublisherError, ConnectionFailure."""
         if self._blind or not targets:
             return []
         try:
@@ -1214,8 +1214,8 @@ class DefinitionWatch:
     def look_at_all(
         self, targets: Sequence[_Target], applied: Lsn
     ) -> list[tuple[_Target, Difference]]:
-        """Look as ``look`` does, and set when the next look is due. A publisher that does not
-        answer now is asked again then: whatever depends on the answer calls ``look`` itself."""
+        """Look as ``look`` does, and set when the next look is due. An unanswered question is
+        repeated then: a caller that depends on the answer uses ``look`` itself."""
         began = time.monotonic()
         try:
             return self.look(targets, applied)
@@ -1227,7 +1227,7 @@ class DefinitionWatch:
             self._due = ended + max(LOOK_INTERVAL, _SHARE * (ended - began))
 
     def awaits_look(self, target: WatchedTarget) -> bool:
-        """Tell whether a TRUNCATE of a table was sent that no look has seen yet."""
+        """Return whether a TRUNCATE of a table was sent after the last look."""
         known = self._known.get(target.rel.sync_id)
         return known is not None and bool(known.truncated)
 
@@ -1252,10 +1252,10 @@ class DefinitionWatch:
 
     def sent(self, target: WatchedTarget, leaf: int, name: str) -> SchemaChanged | None:
         """Return the error of a table with changes of a partition that no look has found: it was
-        created and dropped between two looks. The table was looked at after these changes."""
+        created and dropped between two looks. The last look came after these changes."""
         known = self._known.get(target.rel.sync_id)
-        # If the change between them was rolled back, the Relation messages of any two tables follow
-        # one another, like those of a partitioned table and its leaf.
+        # If a change between them was rolled back, the Relation messages of any two tables are
+        # adjacent, like those of a partitioned table and its leaf.
         if known is None or known.definition.filenode:
             return None
         if leaf in self._pending.get(target.rel.sync_id, {}):
@@ -1278,8 +1278,8 @@ class DefinitionWatch:
         return self.error(target, Difference(known, tuple(reasons)), once=True) if reasons else None
 
     def accept(self, target: WatchedTarget, difference: Difference) -> None:
-        """Go on from a difference, to which the rows here correspond by now. Save what is known
-        where it has changed."""
+        """Accept a difference, which the rows here now match. Save the table's ``Known`` if it has
+        changed."""
         before, marker = self._known.get(target.rel.sync_id), target.marker or INVALID
         known = difference.known
         attached = {name: until for name, until in known.attached.items() if until > marker}
@@ -1287,8 +1287,8 @@ class DefinitionWatch:
         self._known[target.rel.sync_id] = known
         now, sync_id = time.monotonic(), target.rel.sync_id
         when, xid = self._saved.get(sync_id, (-SAVE_INTERVAL, None))
-        # Rows are compared with the transaction of the look, after a restart, too: so a newer one
-        # is saved from time to time.
+        # Rows are compared with the look's transaction, even after a restart. So a newer look is
+        # saved from time to time.
         asked = bool(known.definition.leaves or known.labels)
         old = asked and xid != known.xid and now >= when + SAVE_INTERVAL
         if before is None or _stored(before) != _stored(known) or old:
@@ -1331,8 +1331,8 @@ class DefinitionWatch:
         return differences
 
     def _with_pending(self, target: WatchedTarget, difference: Difference) -> Difference:
-        """Return a difference that knows which look has seen the file of each pending leaf first:
-        sessions may be short, and each of them would wait until the stream has reached its own."""
+        """Return a difference with the first look that saw each pending leaf's file. Sessions may
+        be short, and each would otherwise wait until the stream has reached its own look."""
         pending = {
             leaf: PendingFile(file, seen, leaf in difference.survived)
             for (sync_id, leaf, file), seen in self._leaf_seen.items()
@@ -1343,8 +1343,7 @@ class DefinitionWatch:
     def _known_of(
         self, connection: Connection, target: WatchedTarget, found: Definitions
     ) -> Known | None:
-        """Return what is known of a table, in the numbers that pg_upgrade has given if it came
-        since."""
+        """Return a table's ``Known``, in new numbers if pg_upgrade has run since."""
         known, upgrade = self._known.get(target.rel.sync_id), self._subscription.upgraded
         oid = target.rel.relid
         if known is None or upgrade is None or known.lsn >= upgrade.lsn or oid is None:
@@ -1364,7 +1363,7 @@ class DefinitionWatch:
         applied: Lsn,
     ) -> list[tuple[_Target, Difference]]:
         """Return the differences of tables that were renamed at the publisher, or dropped and
-        replaced by another one of their name, if no change has told so."""
+        replaced by another one of the name, unless a change has shown it."""
         gone = [target for oid, target in oids.items() if oid not in found.tables]
         names = {target.rel.table_name for target in gone}
         publications = self._subscription.publications
@@ -1408,9 +1407,9 @@ class DefinitionWatch:
     def error(
         self, target: WatchedTarget, difference: Difference, *, once: bool = False
     ) -> SchemaChanged | None:
-        """Return the error that stops or parks the table, or has it copied again. None, and a log
-        message, where the difference concerns only later rows or rows stay as they are. ``once``:
-        every batch finds the difference, so log it only once."""
+        """Return the error that stops or parks the table, or causes another copy. Return None and
+        log a message if the difference concerns only later rows, or rows stay as they are.
+        ``once``: every batch finds the difference, so log it only once."""
         follows = self._subscription.schema_change in FOLLOWING
         reasons = difference.reasons or (difference.notices if follows else ())
         known, name = self._known[target.rel.sync_id], target.rel.qualified_name
@@ -1442,7 +1441,7 @@ class DefinitionWatch:
 
 
 def keep_hint(subscription: str) -> str:
-    """Return the hint that says how to go on with rows as they are."""
+    """Return the hint how to go on with the present rows."""
     return (
         "To keep the rows here as they are, now and whenever no change tells of others: "
         f"{alter(subscription)} SET (unsent_changes = keep), and then {alter(subscription)} ENABLE."
@@ -1450,13 +1449,13 @@ def keep_hint(subscription: str) -> str:
 
 
 def _told_upto(target: WatchedTarget, applied: Lsn) -> Lsn:
-    """Return the position up to which the stream has told of a table."""
+    """Return the position that the stream has reached for a table."""
     return max(applied, target.marker or INVALID)
 
 
 def _with_untold(difference: Difference, reached: Lsn) -> Difference:
-    """Return a difference with ``untold`` reasons among its reasons, where the stream should have
-    told them by now."""
+    """Return a difference with those ``untold`` reasons added that the stream should have sent by
+    now."""
     untold = difference.known.untold
     due = {reason: since for reason, (since, seen) in untold.items() if seen <= reached}
     if not due:
@@ -1474,7 +1473,7 @@ def _relations(found: Definitions) -> set[int]:
 
 
 def _coming(known: Known, target: WatchedTarget) -> tuple[Labels, ...]:
-    """Return the renamed labels that changes may still have under their former names: changes up to
+    """Return the renamed labels that changes may still have under their old names: changes up to
     ``until`` are not all applied, or one of their transactions was open at the last look."""
     marker = target.marker or INVALID
     return tuple(each for each in known.labels if each.until > marker or each.xid > known.xid)
