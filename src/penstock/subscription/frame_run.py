@@ -47,13 +47,13 @@ class FrameRun:
         self.size = sum(map(len, self.frames))
 
     def drop_pending(self) -> None:
-        """Drop the work that was begun ahead of the commit: the run waits for its commit."""
+        """Drop the work begun ahead of the commit, for which the run then waits."""
         if self.pending is not None:
             self.pending.forget()
             self.pending = None
 
     def forget(self) -> None:
-        """Free what a spilled run holds on disk."""
+        """Delete the files of a spilled run."""
         self.drop_pending()
         if self.spooled is not None:
             self.spooled.remove()

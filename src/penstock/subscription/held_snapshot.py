@@ -70,8 +70,8 @@ class HeldSnapshot:
             self._begun.add(copy.table)
 
     def look(self) -> None:
-        """Report what is held if that is due, and check the timeout. The copying round calls it
-        again and again. Raises ConnectionFailure."""
+        """Report the horizon if that is due, and check the timeout. The copying round calls it
+        repeatedly. Raises ConnectionFailure."""
         now = time.monotonic()
         if now - self._asked >= _ASK_S:
             self._asked = now
@@ -85,7 +85,7 @@ class HeldSnapshot:
             self._over = True
 
     def waits_for(self, table: str) -> bool:
-        """Tell whether a table is still to be copied at this snapshot."""
+        """Return whether a table is still to be copied at this snapshot."""
         if not self._over or table in self._begun:
             return True
         if not self._told:

@@ -46,10 +46,10 @@ def begin_history(
     ``earlier``: app ids of subscriptions from which the target may have been taken over, and its
     history with it.
 
-    Raises what ``open_history`` raises, NotInPrerequisiteState where it cannot begin now.
+    Raises the errors of ``open_history``, and NotInPrerequisiteState if it cannot begin now.
     """
     history = open_history(warehouse, target.rel.table_name, target.table.schema)
-    # The log entries that were read must be durable, as for the table (``Targets.open``).
+    # The log entries read here must be durable, as for the table (``Targets.open``).
     warehouse.storage.sync_folder(log_folder(history.uri))
     has, lsn = history.transaction_version(app_id), target.marker or INVALID
     if has is None and (taken := _taken_over(history, target, earlier)) is not None:
@@ -72,8 +72,8 @@ def begin_history(
 
 
 def _taken_over(history: DeltaTable, target: Target, earlier: Collection[str]) -> int | None:
-    """Return the position up to which a history has the changes of the subscription that had filled
-    the table last; None if it lacks some of them."""
+    """Return the position up to which a history has the changes of the last subscription that
+    filled the table; None if it lacks some of them."""
     filled = [(target.table.transaction_version(one) or 0, one) for one in earlier]
     marker, newest = max(filled, default=(0, ""))
     has = history.transaction_version(newest) or 0
@@ -96,6 +96,6 @@ class TransactionStamps:
         return stamps
 
     def of_undecoded(self, end: Lsn, time_us: int) -> Stamps:
-        """Return the stamps of a piece that was done ahead of its commit. It belongs to one
+        """Return the stamps of a piece that was written ahead of its commit. It belongs to one
         transaction, and its messages are not decoded."""
         return self.of(_NOTHING, 0, end, time_us)

@@ -39,7 +39,7 @@ class InDoubtCommits:
         """Make sure that no commit in doubt can arrive in a table any more: another commit takes
         its version. A partition must not get a batch that has been applied again since.
 
-        ``marker``: the table's own; if it is that of a commit in doubt, this one has arrived.
+        ``marker``: the table's own. If a commit in doubt has the same marker, it has arrived.
         Raises CommitConflict if one has arrived just now, StorageError.
         """
         waiting = {lsn for table_id, lsn in self._commits if table_id == table.id}
@@ -50,7 +50,7 @@ class InDoubtCommits:
         self._commits.difference_update({(table.id, lsn) for lsn in waiting})
 
     def has(self, table: DeltaTable, marker: int) -> bool:
-        """Tell whether a table's marker is that of a commit in doubt, which has arrived then."""
+        """Return whether a table's marker is that of a commit in doubt, which then has arrived."""
         if (table.id, marker) not in self._commits:
             return False
         log.info('a commit to table "%s" at %s has arrived late', table.name, Lsn(marker))

@@ -31,7 +31,8 @@ _ADD: Final = "ADD COLUMNS"
 
 
 def constant_of(column: Column, text: str) -> pa.Scalar | None:
-    """Return a constant, given as its type's text, as rows here hold it; None where they cannot."""
+    """Return a constant, given as its type's text, in the form of rows here; None if they cannot
+    hold it."""
     if column.type == VARIANT:
         return None
     if column.as_text:
@@ -49,7 +50,7 @@ def add_filled(
     unfilled: Collection[str],
 ) -> None:
     """Add columns. Those with a constant in ``values`` (by Delta names) hold it in all rows, the
-    others are NULL. ``unfilled``: of the others, those that have values at the publisher. Raises
+    others are NULL. ``unfilled``: those of the latter that have values at the publisher. Raises
     CommitConflict, StorageError."""
     for table in reversed(target.tables.values()):
         added = table.schema.lacking(columns)
@@ -94,8 +95,7 @@ def rename_labels(target: Target, labels: Mapping[str, Mapping[str, str]]) -> No
 
 
 def with_labels(batch: ChangeBatch, renamed: Sequence[Labels]) -> ChangeBatch:
-    """Return changes with renamed labels. The publisher may have sent them under the former
-    names."""
+    """Return changes with renamed labels. The publisher may have sent them under the old names."""
     for labels in renamed:
         old = None if batch.old is None else with_replaced(batch.old, labels.renamed)
         batch = replace(batch, new=with_replaced(batch.new, labels.renamed), old=old)

@@ -30,8 +30,8 @@ from penstock.subscription.frame_run import FrameRun
 from penstock.subscription.spool import SpooledFrames, SpooledMessages
 
 BACKLOG_BYTES: Final = 8 << 20
-"""The bytes that wait when there is a backlog, or a stream that is as fast as one. A steady 30,000
-small transactions a second leave half of that between two batches."""
+"""More waiting bytes than this mean a backlog, or a stream as fast as one. A steady 30,000 small
+transactions a second leave half of that between two batches."""
 
 
 class Inbox:
@@ -52,7 +52,7 @@ class Inbox:
         self._gathering = False
 
     def limit(self, piece_bytes: int, piece_frames: int, memory_bytes: int) -> None:
-        """Set the sizes of pieces and of the memory, for messages that come from now on."""
+        """Set the sizes of pieces and of the memory, for later messages."""
         with self._changed:
             self._piece_bytes = piece_bytes
             self._piece_frames = piece_frames
@@ -75,8 +75,8 @@ class Inbox:
     def add_transaction(
         self, begin: bytes, spilled: Sequence[FrameRun], rest: Sequence[bytes], now: float
     ) -> None:
-        """Take a whole transaction: its first frame, runs that are on disk, and the other frames,
-        of which the last one is the Commit."""
+        """Take a whole transaction: its first frame, runs on disk, and the other frames, the last
+        of which is the Commit."""
         with self._changed:
             if spilled:
                 self._seal()
@@ -89,8 +89,7 @@ class Inbox:
             self.add([*begins, *rest], now)
 
     def quiet(self) -> None:
-        """Note that the stream has nothing more to give now: transactions here need not wait for
-        others."""
+        """Note that the stream is quiet, so transactions here need not wait for others."""
         with self._changed:
             self._quiet = True
             self._changed.notify_all()
@@ -100,18 +99,18 @@ class Inbox:
         with self._changed:
             if self._gathering:
                 return False
-            # Without a finished transaction the applier could take nothing, so the one that is
-            # arriving goes on, and is spilled.
+            # Without a finished transaction the applier could take nothing, so the arriving one
+            # goes on, and is spilled.
             return self._in_memory >= self._memory_bytes and self._transactions > 0
 
     def gather(self, on: bool) -> None:
-        """Set whether to take messages beyond the memory's bound, which is needed to make a batch
-        again that was once small enough."""
+        """Set whether to take messages beyond the memory's bound, to rebuild a batch that once was
+        within it."""
         with self._changed:
             self._gathering = on
 
     def empty(self) -> bool:
-        """Tell whether no frame waits here, of a finished or of an arriving transaction."""
+        """Return whether no frame of a finished or arriving transaction waits here."""
         with self._changed:
             return not self._sealed and not self._open.count
 
@@ -124,8 +123,8 @@ class Inbox:
         """Tell whether to close a batch: a piece or the memory is full, or the stream is quiet, or
         the oldest transaction has waited ``delay`` s, on a fast stream ``backlog_delay`` s.
 
-        A batch has costs that do not depend on its size. When much arrives, the head of the stream
-        is far away, and fuller pieces reach it sooner.
+        A batch has fixed costs. When much arrives, the head of the stream is far away, and fuller
+        pieces reach it sooner.
         """
         with self._changed:
             if not self._transactions:
@@ -139,7 +138,7 @@ class Inbox:
             return age >= longest or self._quiet
 
     def newest_end_lsn(self) -> Lsn:
-        """Return the end of the last transaction that waits here; INVALID if none does."""
+        """Return the end of the last waiting transaction; INVALID if none waits."""
         with self._changed:
             pieces = reversed([*self._sealed, self._open])
             last = next((piece for piece in pieces if piece.transactions), None)
@@ -190,8 +189,8 @@ class Inbox:
             return replace(self._taken(pieces[: last + 1], within[last], now), end_lsn=end_lsn)
 
     def _taken(self, pieces: list[Piece], transactions: int, now: float) -> Batch:
-        """Return pieces that have left the queue as a batch. Of the last piece take only so many
-        transactions, and put the rest back."""
+        """Return the pieces taken from the queue as a batch. Take only so many transactions of the
+        last piece, and put the rest back."""
         self._put_back(pieces[-1].cut_after(transactions))
         waiting = [*self._sealed, self._open]
         self._in_memory = sum(piece.size for piece in waiting if piece.spooled is None)
@@ -226,10 +225,10 @@ class Inbox:
             self._open = Piece()
 
     def _spill(self) -> None:
-        """Move sealed pieces of the transaction that is still arriving to disk."""
+        """Move sealed pieces of the arriving transaction to disk."""
         if self._in_memory < self._memory_bytes:
             return
-        # Pieces after the last Commit all belong to the transaction that is arriving.
+        # Pieces after the last Commit all belong to the arriving transaction.
         for piece in reversed(self._sealed):
             if piece.transactions:
                 break
@@ -241,7 +240,7 @@ class Inbox:
         if not rest.count:
             return
         follower = self._sealed[0] if self._sealed else self._open
-        # A spilled follower stays on disk, so the rest is a piece of its own in front of it.
+        # A spilled follower stays on disk, so the rest becomes a separate piece in front of it.
         if follower.spooled is not None:
             self._sealed.appendleft(rest)
             return
@@ -258,11 +257,10 @@ def _chunk(messages: MessageChunk | Sequence[bytes]) -> MessageChunk:
     return MessageChunk.from_copy_data(messages)
 
 
-# Messages that wait for the applier: pieces, and batches of them.
-#
-# In: runs of messages as they arrive, with Commits among them, each run one buffer. Out: the
-# messages of a piece as one chunk for the columnar decoder; a piece can be divided after any
-# Commit. A message is never an object of its own: arrays hold what is known of each.
+# Messages that wait for the applier: pieces, and batches of them.  Messages arrive in runs, each of
+# which is one buffer and may contain Commits. A piece returns its messages as one chunk for the
+# columnar decoder, and can be divided after any Commit. Arrays describe the messages; none is an
+# object of its own.
 
 _COMMIT: Final = ord("C")
 _COMMIT_SIZE: Final = 1 + 1 + 8 + 8 + 8
@@ -271,8 +269,7 @@ _END_LSN_AT: Final = 10
 _TIME_AT: Final = 18
 
 _SMALL: Final = 64 << 10
-"""Bytes up to which parts that follow one another become one, because each part has arrays of its
-own."""
+"""Adjacent parts are joined up to this many bytes, because each part has its own arrays."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -286,7 +283,7 @@ class _Part:
 
     @classmethod
     def of(cls, chunk: MessageChunk) -> _Part:
-        """Return a chunk as a part. Raise ProtocolViolation where a Commit is too short."""
+        """Return a chunk as a part. Raise ProtocolViolation if a Commit is too short."""
         commits = np.flatnonzero(chunk.kinds == _COMMIT)
         starts = chunk.starts[commits]
         if (chunk.ends[commits] - starts < _COMMIT_SIZE).any():
@@ -333,8 +330,8 @@ class Piece:
 
     @classmethod
     def of_run(cls, run: FrameRun) -> Piece:
-        """Return a run on disk, of a transaction that has committed, as a piece. The piece owns the
-        files from now on."""
+        """Return a run on disk, of a committed transaction, as a piece, which then owns the
+        files."""
         return cls(count=run.count, size=run.size, spooled=run.spooled, pending=run.pending)
 
     def add(self, chunk: MessageChunk) -> None:
@@ -349,14 +346,13 @@ class Piece:
         self.transactions += len(part.commits)
         parts = self.parts
         parts.append(part)
-        # A small part joins with one of about its size. So a byte is copied a few times at most,
-        # and there are few parts, however the messages come.
+        # A small part is joined with one of about its size. So each byte is copied only a few
+        # times, and there are few parts in every case.
         while len(parts) > 1 and _alike(parts[-2].chunk.size, parts[-1].chunk.size):
             parts[-2:] = [_Part.joined(parts[-2:])]
 
     def chunk(self) -> MessageChunk:
-        """Return all messages, for the columnar decoder. A piece in memory is one part from then
-        on."""
+        """Return all messages, for the columnar decoder. A piece in memory then has one part."""
         if self.spooled is not None:
             return self.spooled.chunk()
         if len(self.parts) != 1:
@@ -404,7 +400,7 @@ class Piece:
         )
 
     def cut_after(self, transactions: int) -> Piece:
-        """Split off and return the messages after so many Commits, which the piece must have."""
+        """Split off and return the messages after the given number of Commits."""
         parts, left = self.parts, transactions
         begin, rest = Piece(), Piece()
         for number, part in enumerate(parts):
@@ -432,7 +428,7 @@ class Piece:
         self.parts = []
 
     def forget(self) -> None:
-        """Free what the piece holds on disk."""
+        """Delete the piece's files."""
         if self.pending is not None:
             self.pending.forget()
             self.pending = None
@@ -463,15 +459,15 @@ class Batch:
         )
 
     def open_end_lsn(self, piece: int) -> Lsn:
-        """Return the end LSN of the transaction that reaches beyond the piece with this number; the
-        batch's end if there is none."""
+        """Return the end LSN of the transaction that continues after the piece with this number;
+        the batch's end if none does."""
         for follower in self.pieces[piece + 1 :]:
             if follower.transactions:
                 return follower.first_end_lsn
         return self.end_lsn
 
     def halves(self) -> tuple[Batch, Batch]:
-        """Divide a batch of several transactions into two, and use it up."""
+        """Divide a batch of several transactions into two, which replace it."""
         left, number = self.transactions // 2, 0
         while left > self.pieces[number].transactions:
             left -= self.pieces[number].transactions
@@ -481,7 +477,7 @@ class Batch:
         return Batch.of(self.pieces[: number + 1]), replace(Batch.of(second), end_lsn=self.end_lsn)
 
     def forget(self) -> None:
-        """Free what the batch holds on disk."""
+        """Delete the batch's files."""
         for piece in self.pieces:
             piece.forget()
 

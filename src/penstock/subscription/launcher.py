@@ -91,8 +91,8 @@ class Launcher:
         self._running: dict[int, WorkerSpec] = {}
         self.workers: dict[int, ApplyWorker] = {}
         self._told: frozenset[int] = frozenset()
-        """Subscriptions that the log has already reported as without a worker. They are remembered
-        as long as any waits, so that subscriptions which take turns are reported once."""
+        """Subscriptions that the log has reported as without a worker. They are remembered while
+        any waits, so that subscriptions which take turns are reported once."""
         self._started: dict[int, float] = {}
         """The time at which each subscription last got a worker."""
         self._gave_way: dict[int, ApplyWorker] = {}
@@ -100,8 +100,8 @@ class Launcher:
 
     @property
     def told_of(self) -> Mapping[int, ApplyWorker]:
-        """The workers to report on: running ones, and those that ended to make room for others,
-        whose last error is still their subscription's."""
+        """The workers to report on: running ones, and those that ended to make room for others. The
+        latter's last error is still valid for the subscription."""
         return {**self._gave_way, **self.workers}
 
     def step(self) -> None:
@@ -129,7 +129,7 @@ class Launcher:
             worker.others_wait = bool(waiting)
 
     def _forget_others(self, wanted: Mapping[int, WorkerSpec]) -> None:
-        """Forget the pauses of subscriptions that are gone or altered: an altered one is tried at
+        """Forget the pauses of subscriptions that are gone or altered; an altered one is retried at
         once."""
         self._started = {oid: at for oid, at in self._started.items() if oid in wanted}
         self._gave_way = {
@@ -156,7 +156,7 @@ class Launcher:
 
     def _start(self, wanted: WorkerSpec) -> None:
         oid = wanted.subscription.oid
-        # Taken out first: if the start fails, ``has_work`` must not ask for the next try at once.
+        # Remove it first: if the start fails, ``has_work`` must not ask for the next try at once.
         earlier = self._gave_way.pop(oid, None)
         worker = self._make_worker(wanted.subscription)
         if earlier is not None:
@@ -168,8 +168,8 @@ class Launcher:
 
     @property
     def has_work(self) -> bool:
-        """True if a worker has ended since the last step, or one that made room is due again and
-        there is room for it."""
+        """True if a worker has ended since the last step, or if one that made room is due and there
+        is room for it."""
         if any(not worker.alive for worker in self.workers.values()):
             return True
         return len(self.workers) < self._most() and any(map(self._is_due, self._gave_way))
@@ -182,7 +182,8 @@ class Launcher:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until every worker has ended; return whether all have.
 
-        A worker that is connecting and gets no answer is waited for at most ``timeout`` seconds.
+        The wait for a worker that is connecting without an answer takes at most ``timeout``
+        seconds.
         """
         ended = [_joined(worker, timeout) for worker in self.workers.values()]
         return all(ended)
@@ -198,7 +199,7 @@ class Launcher:
 def _joined(worker: ApplyWorker, timeout: float | None) -> bool:
     """Wait for one worker; return whether it has ended.
 
-    Only a worker that is connecting to a publisher is given up after ``timeout`` seconds.
+    Only the wait for a worker that is connecting to a publisher ends after ``timeout`` seconds.
     """
     until = None if timeout is None else time.monotonic() + timeout
     while not worker.join(_POLL):

@@ -34,10 +34,10 @@ _SEND_TIME_AT: Final = XLOGDATA_HEADER - _SEND_TIME.size
 def as_transactions(frames: Sequence[bytes], kinds: bytes) -> list[bytes]:
     """Return the frames with a Begin and a Commit around each non-transactional message.
 
-    The frames must be from outside of streamed blocks. The transaction made for a message ends at
-    the message's LSN, which is the end of its WAL record: a stream that begins there does not send
-    the message again, and sends everything that begins there. The commit time is the send time of
-    the message, which is unknown in a backlog.
+    The frames must not come from streamed blocks. The new transaction ends at the message's LSN,
+    which is the end of its WAL record: a stream that begins there does not send the message again,
+    and sends all later records. The commit time is the send time of the message, which is unknown
+    in a backlog.
     """
     found: list[bytes] = []
     for frame, kind in zip(frames, kinds, strict=True):

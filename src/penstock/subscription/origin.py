@@ -35,16 +35,16 @@ class TableProgress:
     half_applied: Lsn | None = None
 
     def within(self, lsn: Lsn) -> bool:
-        """Tell whether no part of the table is beyond an LSN."""
+        """Return whether all of the table is at an LSN or before."""
         return all(point is None or point <= lsn for point in (self.marker, self.half_applied))
 
 
 def start_lsn(last_cut: Lsn | None, tables: Iterable[TableProgress]) -> Lsn:
-    """Return where START_REPLICATION begins: the last cut, or earlier for a table copied before it.
+    """Return the start of START_REPLICATION: the last cut, or earlier for a table copied before it.
 
     A table that was copied at X while the others went on to the cut at L > X still needs the
     changes of (X, L]; the others skip them by their own LSNs. Without a cut the stream begins at
-    the earliest copy; without a copy either, at 0/0, which is the slot's own position.
+    the earliest copy; without cut and copy, at 0/0, which means the slot's own position.
     """
     joining = [t.marker for t in tables if not t.ready and t.marker is not None]
     points = joining + ([last_cut] if last_cut is not None else [])
@@ -54,8 +54,8 @@ def start_lsn(last_cut: Lsn | None, tables: Iterable[TableProgress]) -> Lsn:
 def may_cut(end_lsn: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress]) -> bool:
     """Tell whether a cut at ``end_lsn`` holds whole transactions: no ready table is ahead of it.
 
-    After a crash between the commits of two tables, the one that has committed is ahead of the
-    other until the stream has caught up with it.
+    After a crash between two tables' commits, the first one is ahead of the other until the stream
+    has caught up.
     """
     if last_cut is not None and end_lsn < last_cut:
         return False
@@ -70,7 +70,7 @@ def joins(end_lsn: Lsn, table: TableProgress) -> bool:
 def flush_lsn(
     last_cut: Lsn | None, tables: Iterable[TableProgress], copy_began_at: Lsn | None
 ) -> Lsn:
-    """Return the LSN to acknowledge: the last cut (law 1), held back for tables that are joining.
+    """Return the LSN to acknowledge: the last cut (law 1), or less while tables are joining.
 
     A table copied at X needs every change after X until it is part of the cuts. A running copy
     will get a point after the cut at which it began. The slot must pass neither.
@@ -90,9 +90,9 @@ def check_state(
 ) -> None:
     """Check that a subscription's origin gets one of ``most`` states (replorigin_session_setup).
 
-    Subscriptions with progress keep their states until they are dropped. The states that are left
-    go to the oldest of the others that should run. ``followed``: oids of the subscriptions with
-    progress. Raises ConfigurationLimitExceeded (53400).
+    Subscriptions with progress keep their states until they are dropped. The remaining states go to
+    the oldest of the others that should run. ``followed``: oids of the subscriptions with progress.
+    Raises ConfigurationLimitExceeded (53400).
     """
     if not most:
         raise ConfigurationLimitExceeded(
@@ -112,12 +112,10 @@ def check_state(
         )
 
 
-# An advanced origin: pg_replication_origin_advance has put it further on (origin.c).
-#
-# In: the LSN to which the catalog says it was advanced, the last cut and the tables' positions.
-# Out: the LSN of a cut with the tables as they are, after which the stream goes on; or an error if
-# some tables are ahead of others or transactions are prepared. Transactions in between never come,
-# as on a server.
+# An advanced origin: pg_replication_origin_advance has moved it forward (origin.c).  A cut of the
+# present tables is made at the advanced LSN in the catalog, and the stream goes on from there. If
+# some tables are ahead of others, or transactions are prepared, that is an error instead.
+# Transactions in between are never sent, as on a server.
 
 log = logging.getLogger(__name__)
 
@@ -133,8 +131,8 @@ class AdvancedOrigin:
 
 
 def are_beyond(wanted: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress]) -> bool:
-    """Tell whether some tables have transactions that others may lack and would then never get."""
-    # Without a cut another subscription has filled the tables, each up to a position of its own.
+    """Return whether some tables have transactions that others may lack, and would never get."""
+    # Without a cut another subscription has filled the tables, each to its own position.
     together = wanted if last_cut is None else last_cut
     beyond = any(table.ready and not table.within(together) for table in tables)
     return beyond and wanted > (last_cut or INVALID)
@@ -148,7 +146,7 @@ def advance_to(
     *,
     prepared: bool,
 ) -> Lsn | None:
-    """Return where to make a cut, or None if the last one is there or beyond.
+    """Return the LSN of the cut to make, or None if the last one is there or beyond.
 
     ``prepared``: transactions wait for their second phase. Raises NotInPrerequisiteState if some
     tables are ahead of others, or if transactions are prepared.

@@ -45,7 +45,7 @@ OWN_ERRORS: Final = (
     UndefinedObject,
     ValueNotRepresentable,
 )
-"""Errors that can concern one table alone, beside each StorageError that a retry does not heal."""
+"""Errors that can concern one table alone, in addition to each StorageError that is not retried."""
 
 _PARKED: Final = (
     "The table is parked; {alter} REFRESH PUBLICATION copies it again, in place of all its rows."
@@ -65,7 +65,7 @@ _WITHOUT: Final = (
 )
 
 _MENDED_BY_A_COPY: Final = (RelationChanged, StateMismatch)
-"""Errors whose own hints are left out once the table is parked, as the new copy mends them."""
+"""Errors whose hints are omitted once the table is parked, as the new copy mends them."""
 
 
 class Parking:
@@ -109,7 +109,7 @@ class Parking:
         )
 
     def parks(self, error: PenstockError) -> bool:
-        """Tell whether ``refuse`` would park the table for an error of its own."""
+        """Return whether ``refuse`` would park the table for its own error."""
         return self._subscription.on_table_error == "park" and not self._follows(error)
 
     def to_follow(self, error: BaseException) -> SubscriptionRel | None:
@@ -125,7 +125,7 @@ class Parking:
 
 
 def is_own(error: PenstockError) -> bool:
-    """Tell whether an error concerns only the table at which it came up."""
+    """Return whether an error concerns only its table."""
     if isinstance(error, StorageError):
         return not heals(error)
     return isinstance(error, OWN_ERRORS)

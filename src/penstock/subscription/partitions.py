@@ -85,7 +85,7 @@ class Partitions:
         self.touched.clear()
 
     def discard(self) -> None:
-        """Forget what is staged."""
+        """Forget the staged changes."""
         for leaf in self.leaves:
             leaf.table.discard()
         self.touched.clear()
@@ -105,9 +105,9 @@ def open_partitions(
     same batches. ``earlier``: app ids of the subscriptions that the table was taken over from,
     whose batches count as ours.
 
-    Raises UndefinedObject for a leaf that is gone, RelationChanged for a leaf with other columns,
-    FeatureNotSupported if rows cannot be routed, StateMismatch and VersionGone for a leaf that has
-    more, and whose earlier state is lost.
+    Raises UndefinedObject for a missing leaf, RelationChanged for a leaf with other columns,
+    FeatureNotSupported if rows cannot be routed, StateMismatch and VersionGone for a leaf that is
+    ahead and whose earlier state is lost.
     """
     routing, tables = routing_of(tree, root)
     check_key(tree[0], routing, root)
@@ -117,7 +117,7 @@ def open_partitions(
 
 
 def open_leaf(warehouse: Warehouse, table: LakeTable) -> DeltaTable:
-    """Open a leaf. Raises UndefinedObject if it is gone, and what ``Warehouse.open`` raises."""
+    """Open a leaf. Raises UndefinedObject if it is gone, and the errors of ``Warehouse.open``."""
     found = warehouse.open(table.schema, table.name)
     if found is None:
         raise UndefinedObject(
@@ -152,8 +152,8 @@ def _open(
 
 
 def check_key(table: LakeTable, routing: Level, root: TableSchema) -> None:
-    """Raise FeatureNotSupported if rows are routed by columns outside of the key: an old row is
-    known by its key alone."""
+    """Raise FeatureNotSupported if rows are routed by columns outside of the key: only the key of
+    an old row is known."""
     lacking = sorted(routing.columns - set(root.key)) if root.key else []
     if lacking:
         raise FeatureNotSupported(

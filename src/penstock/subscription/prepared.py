@@ -66,7 +66,7 @@ class TwoPhaseOptions:
 def two_phase(
     catalog: Catalog, warehouse: Warehouse, subscription: Subscription, spool_folder: Path
 ) -> TwoPhaseOptions:
-    """Return what a session that begins now does about two-phase commit.
+    """Return the two-phase commit settings of a session that begins now.
 
     It is enabled once there are tables and all are ready (AllTablesyncsReady): a transaction that
     was prepared before a table was copied is in neither the copy nor the stream.
@@ -102,11 +102,12 @@ class PreparedTransactions:
         self._xacts: dict[int, PreparedXact] = {}
 
     def begin(self, last_cut: Lsn | None) -> None:
-        """Read what is kept, and forget what is in a cut. Call it before a stream starts."""
+        """Read the kept transactions, and forget those in a cut. Call it before a stream starts."""
         store = self._store
         with self._lock, store.catalog.read() as t:
             self._xacts = {xact.xid: xact for xact in t.prepared_xacts.all(store.subid)}
-        # A kill came after these files and before their row: the transactions come again.
+        # The node was killed after writing these files and before their row: the transactions come
+        # again.
         known = {xact.folder for xact in self._xacts.values()}
         for _, prepared, uri in self._folders():
             if uri not in known and prepared > (last_cut or INVALID):
@@ -132,7 +133,7 @@ class PreparedTransactions:
         """Make a transaction durable. Raises StorageError.
 
         The files of ``runs``, which are all on disk, are copied and deleted. A transaction that
-        comes again replaces its former self. If SKIP names it, its rows are left out from now on.
+        comes again replaces its earlier files. If SKIP names it, its rows are left out from now on.
         """
         store = self._store
         folder = f"{store.folder}/{message.xid}-{int(message.end_lsn)}-{uuid.uuid4()}"
@@ -159,9 +160,9 @@ class PreparedTransactions:
             store.storage.discard_folder(former.folder)
 
     def commit(self, message: CommitPrepared) -> tuple[list[FrameRun], tuple[int, ...]]:
-        """Return a transaction's frames, and the OIDs of the relations that are defined in them.
+        """Return a transaction's frames, and the OIDs of the relations defined in them.
 
-        Both are empty if it is skipped, or was never sent because it changed nothing. Raises
+        Both are empty if it is skipped, or was not sent because it changed nothing. Raises
         UndefinedObject (42704), StorageError.
         """
         xact = self._xacts.get(message.xid)
@@ -175,10 +176,10 @@ class PreparedTransactions:
         return runs, xact.relations
 
     def _check_never_kept(self, message: CommitPrepared) -> None:
-        """Raise UndefinedObject if the warehouse has files of a transaction that is not known.
+        """Raise UndefinedObject if the warehouse has files of an unknown transaction.
 
-        Without files it changed nothing: of such a transaction servers before 18 send only the
-        second phase.
+        Without files it changed nothing: servers before 18 send only the second phase of such a
+        transaction.
         """
         if any(xid == message.xid for xid, *_ in self._folders()):
             gid = f"pg_gid_{self._store.subid}_{message.xid}"
@@ -193,7 +194,7 @@ class PreparedTransactions:
     def _put_prepared(self, xact: PreparedXact) -> None:
         """Record a transaction, and skip it if SKIP names it.
 
-        As on a server, SKIP is done with then. A skipped transaction that comes again after a crash
+        As on a server, SKIP is then cleared. A skipped transaction that comes again after a crash
         stays skipped.
         """
         lsn = xact.prepare_lsn

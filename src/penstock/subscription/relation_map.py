@@ -57,7 +57,7 @@ class _Seen:
     unreadable: list[Unreadable] = field(default_factory=list)
 
     def definitions(self, first: int) -> Iterator[Relation]:
-        """Yield the definitions under which messages from ``first`` on came."""
+        """Yield the definitions that are valid for messages from ``first`` on."""
         yield from (c.relation for c in self.changes if int(c.sequence[-1]) >= first)
         yield from (u.relation for u in self.unreadable if int(u.sequence[-1]) >= first)
         yield from (relation for sequence, relation in self.truncates if sequence >= first)
@@ -95,7 +95,7 @@ def _error(targets: Targets, target: Target, seen: _Seen, first: int) -> Penstoc
 def first_message(decoded: DecodedChunk, marker: Lsn | None, open_end: Lsn) -> int:
     """Return the first message of the first transaction that ended after ``marker``.
 
-    Transactions come in the order of their commits, so everything before is in the table already.
+    Transactions come in commit order, so the table has all earlier ones already.
     """
     if marker is None:
         return 0

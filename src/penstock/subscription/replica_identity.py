@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 
 def keeps_key(schema: TableSchema, relation: Relation) -> bool:
-    """Tell whether a table with this schema needs no other key for changes of ``relation``.
+    """Return whether a table with this schema can keep its key for changes of ``relation``.
 
-    FULL sends every column, and so any key. A relation without a key sends no updates and no
+    FULL sends every column, including any key. A relation without a key sends no updates or
     deletes. The table's own PRIMARY KEY stays.
     """
     full = relation.replica_identity is ReplicaIdentity.FULL
@@ -48,7 +48,7 @@ def follow_identity(
     name_of: Callable[[str], str | None],
     check_newest: Callable[[Target], None],
 ) -> None:
-    """Stage the key for changes of ``relation``, whose columns the table has by now.
+    """Stage the key for changes of ``relation``. The table must already have the columns.
 
     ``name_of``: returns a subscription's name by its app id. ``check_newest``: raises if the open
     table is not the newest version. Raises SchemaChanged if columns of the key are no longer

@@ -45,8 +45,8 @@ _PUBLISHER_HEALS: Final = (
     "57P03",  # cannot_connect_now: it starts up
     "57P05",  # idle_session_timeout
 )
-"""SQLSTATEs of a publisher, or their first characters, that pass by themselves or once somebody
-repairs the publisher."""
+"""A publisher's SQLSTATEs, or their first characters, whose causes pass by themselves or by a
+repair of the publisher."""
 
 _INTERNAL_ERROR: Final = "XX000"
 
@@ -78,7 +78,7 @@ STOP: Final = Decision(Verdict.STOP)
 
 
 def max_tries(error: BaseException) -> int | None:
-    """Return how many times in a row an error is tried again: None for ever, 0 never."""
+    """Return how many times in a row an error is retried: None for ever, 0 never."""
     match error:
         case AuthenticationFailure():
             return 0
@@ -105,7 +105,7 @@ def max_tries(error: BaseException) -> int | None:
 
 
 def heals(error: StorageError) -> bool:
-    """Tell whether the storage may accept tomorrow what it refuses today."""
+    """Return whether the storage may later accept the refused operation."""
     return error.sqlstate.startswith(_STORAGE_HEALS)
 
 
@@ -119,9 +119,9 @@ def decide(
 ) -> Decision:
     """Decide what to do about an error.
 
-    ``failures``: how often in a row it failed, this one included. ``longest_pause``:
+    ``failures``: failures in a row, including this one. ``longest_pause``:
     wal_retrieve_retry_interval, seconds. ``draw``: 0..1, for the jitter. ``disable_on_error``:
-    errors that are not retried for ever are not retried at all.
+    retry only errors that are retried for ever.
 
     The pause doubles from 0.2 s on, and half of it is random, so that many nodes do not come back
     to a restarted server at once.

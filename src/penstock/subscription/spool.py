@@ -84,7 +84,7 @@ class SpooledMessages:
 
 
 def empty_folder(folder: Path) -> None:
-    """Remove what an earlier run left behind."""
+    """Remove the files of an earlier run."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -80,8 +80,8 @@ _ROWS: Final = b"IUD"
 _TRUNCATE: Final = ord("T")
 _AFTER_STOP: Final = {b"c": "COMMIT", b"A": "ABORT", b"p": "PREPARE"}
 _SEEN: Final = np.isin(np.arange(256), tuple(b"SEcAbPKrpM"))
-"""Kinds of messages in a backlog that are not only handed on. Relation messages are not among them:
-their definitions are needed only for the blocks of a stream, and a backlog has no blocks."""
+"""Kinds of messages in a backlog that need handling here; others are passed on. Relation messages
+are passed on: only the blocks of a stream need their definitions, and a backlog has no blocks."""
 _NO_HEADER: Final = b"w" + bytes(XLOGDATA_HEADER - 1)
 _XID: Final = slice(XLOGDATA_HEADER + 1, XLOGDATA_HEADER + 5)
 _OID: Final = struct.Struct("!I")
@@ -115,13 +115,12 @@ class StreamedTransactions:
         self.clear()
 
     def limit(self, piece_bytes: int, piece_frames: int) -> None:
-        """Set other sizes for frames that come from now on."""
+        """Set the sizes for later frames."""
         self._piece_bytes = piece_bytes
         self._piece_frames = piece_frames
 
     def clear(self, *, parallel: bool = False) -> None:
-        """Forget everything: another stream begins. ``parallel``: it was asked for with streaming =
-        parallel."""
+        """Forget everything: another stream begins. ``parallel``: it has streaming = parallel."""
         for transaction in self._open.values():
             transaction.forget()
         if self._block is not None:
@@ -133,13 +132,13 @@ class StreamedTransactions:
         self._untold: set[int] = set()
         self._arrivals = 0
         self.surplus = 0
-        """The number of frames given to the inbox, less the number that came. It falls while
-        transactions wait here, and rises with each Begin and Commit that is made for them."""
+        """The number of frames given to the inbox, less the number received. It falls while
+        transactions wait here, and rises with each Begin and Commit made for them."""
 
     def add(self, messages: Sequence[bytes] | MessageChunk, now: float) -> None:
         """Take frames from the stream, or messages of a backlog.
 
-        Raises ProtocolViolation, StorageError, and what ``check`` raises.
+        Raises ProtocolViolation, StorageError, and the errors of ``check``.
         """
         if self._check is not None and isinstance(messages, MessageChunk):
             for index in np.flatnonzero(messages.kinds == ord(_RELATION)).tolist():
@@ -252,7 +251,7 @@ class StreamedTransactions:
         if inside and not isinstance(message, StreamStop | Prepare):
             raise _misplaced(frame[XLOGDATA_HEADER : XLOGDATA_HEADER + 1])
         # ``surplus`` counts a Commit only once the inbox has its transaction, and a Prepare once it
-        # is durable: at no moment may it look as if all frames that came were in a cut.
+        # is durable: otherwise all received frames might seem to be in a cut.
         match message:
             case StreamCommit():
                 self._commit(message, frame[:XLOGDATA_HEADER], now)
@@ -295,7 +294,7 @@ class StreamedTransactions:
         block = self._block
         if block is None:
             # The transaction changed nothing, or was rolled back before it was decoded
-            # (ReorderBufferPrepare). Only in the first case does a COMMIT PREPARED follow.
+            # (ReorderBufferPrepare). COMMIT PREPARED follows only in the first case.
             self._keep(message, OpenTransaction(message.xid))
             return
         if block.preparing is None:
@@ -307,8 +306,8 @@ class StreamedTransactions:
             )
         known = [self._definitions[oid] for oid in sorted(block.used) if oid in self._definitions]
         self._keep(message, block, known)
-        # The publisher does not send these definitions again, though nothing of this transaction
-        # has committed: what comes next may need them.
+        # The publisher does not send these definitions again, although this transaction has not
+        # committed: later changes may need them.
         self._block = None
         for own in block.definitions:
             self._definitions[own.oid] = own
@@ -320,8 +319,8 @@ class StreamedTransactions:
         transaction: OpenTransaction,
         known: Sequence[SentRelation] = (),
     ) -> None:
-        """Hand a prepared transaction to ``prepared``. ``known``: earlier definitions that its
-        changes need, which another stream would not have."""
+        """Pass a prepared transaction to ``prepared``. ``known``: earlier definitions that its
+        changes need and that another stream would lack."""
         if transaction.tail.frames:
             transaction.seal(self._spool_folder)
         runs = transaction.sealed
@@ -377,10 +376,11 @@ class StreamedTransactions:
         self._inbox.add_transaction(header + encode(begin), transaction.sealed, rest, now)
 
     def _definitions_after(self, transaction: OpenTransaction) -> list[bytes]:
-        """Return newer Relation messages of relations that the transaction has messages of, too.
+        """Return newer Relation messages of the relations for which the transaction has such
+        messages.
 
-        The publisher goes on with the newest one that it has sent outside of streamed transactions
-        or in one that has committed. Whoever reads one transaction after the other must do so too.
+        The publisher uses the newest one that it has sent outside of streamed transactions or in a
+        committed one. A reader of whole transactions must do the same.
         """
         newer: dict[int, bytes] = {}
         for own in transaction.definitions:
@@ -413,10 +413,8 @@ def _misplaced(kind: bytes) -> ProtocolViolation:
 
 
 # Open transactions: the frames of a transaction that has not committed (worker.c, subxact_info and
-# its file).
-#
-# In: frames, and the subtransaction that each belongs to. Out: the same frames in runs, in memory
-# or on disk, without those of aborted subtransactions. ``StreamedTransactions`` reads the messages.
+# its file).  Each frame belongs to a subtransaction. Frames are kept in runs, in memory or on disk,
+# without those of aborted subtransactions. ``StreamedTransactions`` reads the messages.
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,8 +461,8 @@ class OpenTransaction:
         self.tail = FrameRun()
 
     def cut_off(self, subxid: bytes) -> None:
-        """Forget a subtransaction: all frames from its first change on. They are its own, or those
-        of subtransactions inside it (stream_abort_internal)."""
+        """Forget a subtransaction: all frames from its first change on. They belong to it, or to
+        subtransactions inside it (stream_abort_internal)."""
         start = self.first.get(subxid)
         if start is None:
             return  # it changed nothing here, or was forgotten with the one around it

@@ -49,7 +49,7 @@ from penstock.walreceiver.stream import ReplicationStream, open_backlog
 log = logging.getLogger(__name__)
 
 _IDLE_CUT_INTERVAL: Final = 1.0
-"""Seconds without a transaction after which the cut moves to what has been received."""
+"""Seconds without a transaction after which the cut moves to the received position."""
 
 _TICK: Final = 0.02
 """Seconds between two looks at an idle inbox, at most. They add to the latency."""
@@ -90,10 +90,10 @@ class ApplyStream:
         joined: Callable[[Sequence[Target], Lsn], None],
         check_connection: Callable[[Connection], None],
     ) -> None:
-        """``binary``: None if the stream is to be text. ``options``: returns the options as they
-        are now. ``copy_began_at``: returns the cut at which a running copy began. ``joined``: is
-        told of tables that are in the cuts now. ``check_connection``: raises StateMismatch for
-        another server."""
+        """``binary``: None for a text stream. ``options``: returns the present options.
+        ``copy_began_at``: returns the cut at which a running copy began. ``joined``: is called with
+        tables that have joined the cuts. ``check_connection``: raises StateMismatch for another
+        server."""
         subscription, spark, warehouse = session.subscription, session.spark, session.warehouse
         targets, self._parking = session.targets, session.parking
         self._requested, self._two_phase = catalog.requested_cuts, catalog.two_phase()
@@ -122,8 +122,8 @@ class ApplyStream:
         )
 
     def run(self, told_to_end: Callable[[], bool]) -> None:
-        """Stream until ``told_to_end`` returns True. Raises what the publisher, Spark or the
-        warehouse raise."""
+        """Stream until ``told_to_end`` returns True. Raises errors of the publisher, Spark or the
+        warehouse."""
 
         def ends() -> bool:
             return self._taken_back or told_to_end()
@@ -158,8 +158,8 @@ class ApplyStream:
     def _catch_up(self, told_to_end: Callable[[], bool]) -> None:
         """Fetch the backlog while the subscription is far behind.
 
-        What has come meanwhile is the next backlog. Each one ends in a cut, so the next begins
-        further on. Changes that the publisher does not give in this way are streamed.
+        Changes that are written meanwhile are the next backlog. Each backlog ends in a cut, at
+        which the next one begins. Changes that the publisher cannot send in this way are streamed.
         """
         while not told_to_end() and (backlog := self._open_backlog()) is not None:
             try:
@@ -178,8 +178,8 @@ class ApplyStream:
                 return
 
     def _open_backlog(self) -> Backlog | None:
-        # A copied slot does not know what the slot itself has sent as prepared, and only a stream
-        # can enable two-phase commit.
+        # A copied slot does not know which transactions the slot has sent as prepared, and only a
+        # stream can enable two-phase commit.
         two_phase = self._two_phase.enable or self._two_phase.state is TwoPhaseState.ENABLED
         if self._options.backlog_threshold < 0 or two_phase:
             return None
@@ -247,7 +247,7 @@ class ApplyStream:
         log.warning('subscription "%s": the publisher warns: %s', self._subscription.name, text)
 
     def _acknowledge(self, stream: FrameSource) -> None:
-        """Tell the publisher what is in the last cut, and never more than that (law 1)."""
+        """Acknowledge the last cut to the publisher, and never more than that (law 1)."""
         if self._applier.last_cut is not None:
             self._prepared.forget(self._applier.last_cut)
         flush = origin.flush_lsn(
@@ -269,7 +269,7 @@ class ApplyStream:
                 raise receiver.error
             delay = options.backlog_delay if stream.far_behind else options.batch_delay
             now, position = time.monotonic(), receiver.position
-            # A backlog updates its position seldom, so what waits in the inbox may be newer.
+            # A backlog seldom updates its position, so a transaction in the inbox may be newer.
             arrived = max(position, inbox.newest_end_lsn())
             upto = self._targets.half_applied
             inbox.gather(upto is not None)
@@ -295,7 +295,7 @@ class ApplyStream:
                 inbox.wait(_TICK)
             self._status.received(position, stream, behind=not inbox.empty())
         # A publisher before 18 decodes unacknowledged changes under the publications of their time,
-        # and then refuses a session that names other ones. So the cut moves once more here.
+        # and refuses a session that names others. So the cut moves once more here.
         position = receiver.position
         if inbox.empty() and receiver.error is None and self._targets.half_applied is None:
             self._idle_cut(position, stream)
@@ -331,11 +331,11 @@ class ApplyStream:
             self._apply_batch(batch, stream, whole=True)
 
     def _stands_at_limit(self, position: Lsn, now: float, stream: FrameSource) -> bool:
-        """Tell whether a cut is requested and all changes up to there are applied: the cut is made,
-        and nothing else may follow yet.
+        """Return whether all changes up to a requested cut are applied: then the cut is made, and
+        nothing may be applied yet.
 
-        ``position``: every change up to here had arrived before the call; what comes later may be
-        beyond it.
+        ``position``: every change up to here had arrived before the call; later ones may be beyond
+        it.
         """
         limit = self._requested.limit(now)
         if limit is None or position < limit or self._inbox.has_upto(limit):
@@ -345,8 +345,8 @@ class ApplyStream:
         return True
 
     def _apply_one(self, now: float, stream: FrameSource) -> bool:
-        """Return False if there was nothing to apply before the next cut that is requested."""
-        # Read before ``limit`` is asked, which says why.
+        """Return False if there was nothing to apply before the next requested cut."""
+        # Read before the call of ``limit``, whose docstring says why.
         newest = self._inbox.newest_end_lsn()
         limit = self._requested.limit(now)
         batch = self._inbox.take(now, newest if limit is None else limit)
@@ -367,8 +367,8 @@ class ApplyStream:
             batch.forget()
 
     def _take_back(self) -> bool:
-        """Bring all tables back to the last cut. Return True if one was beyond it: the session
-        ends, as the changes since that cut must come again."""
+        """Revert all tables to the last cut. Return True if one was ahead of it: the session ends,
+        as the changes since that cut must come again."""
         self._taken_back |= self._applier.take_back()
         return self._taken_back
 
@@ -400,7 +400,7 @@ class ApplyStream:
 
         So idle and filtered streams let the publisher recycle its WAL, and readers see how far the
         tables are up to date. If tables join or have left, a cut is made even at the position of
-        the last one: a publisher where nobody writes has no other position.
+        the last one: without writes, a publisher's position does not move.
         """
         if self._taken_back:
             return
@@ -425,8 +425,8 @@ class ApplyStream:
         return True
 
     def _advance(self) -> bool:
-        """Go on from where the replication origin was advanced to. Return False if the session
-        ends."""
+        """Go on from the position to which the replication origin was advanced. Return False if the
+        session ends."""
         wanted, name = self._advanced_origin.read(), self._subscription.name
         if wanted == INVALID:
             return True
@@ -440,7 +440,7 @@ class ApplyStream:
         return True
 
     def _first_cut(self) -> None:
-        """Make the first copied tables readable at once, by a cut at the one point that all have.
+        """Make the first copied tables readable at once, by a cut at their common point.
 
         It is done only before the first cut and while no copy runs.
         """
@@ -456,15 +456,14 @@ def _all_of(backlog: Backlog, inbox: Inbox, told_to_end: Callable[[], bool]) -> 
     return lambda: told_to_end() or (backlog.finished and inbox.empty())
 
 
-# The receiving thread: it reads the stream into the inbox.
-#
-# In: a started replication stream. Out: whole transactions in the inbox, and ``position``: every
-# transaction that ended at or below it is in the inbox, or was. The applier acknowledges through
-# the stream's ``confirm`` and ``hold``. When the inbox is full the thread stops reading and goes on
-# sending status updates, so that the walsender waits instead of timing out.
+# The receiving thread: it reads the stream into the inbox.  From a started replication stream it
+# puts whole transactions into the inbox, and updates ``position``: every transaction that ended at
+# or before it is, or was, in the inbox. The applier acknowledges through the stream's ``confirm``
+# and ``hold``. When the inbox is full the thread stops reading and continues status updates, so
+# that the walsender waits instead of timing out.
 
 _POLL: Final = 0.1
-"""Seconds that one wait for frames takes at most. A stop may take so long."""
+"""The most seconds that one wait for frames takes. A stop may take as long."""
 
 
 class FrameSource(Protocol):
@@ -548,7 +547,7 @@ class Receiver:
             self._stopping.wait(_POLL)
             return
         frames = self._stream.receive(_POLL if self._inbox.empty() else self.idle)
-        # Read before the frames are handed over, so that whoever reads ``position`` finds every
+        # Read before the frames are passed on, so that a reader of ``position`` finds every
         # transaction below it in the inbox.
         received = self._stream.received_lsn
         if len(frames):
@@ -569,7 +568,7 @@ class StreamOptions:
 
     apply: ApplyOptions
     track_commit_timestamp: bool
-    """True: report changes of rows that others have written last."""
+    """Report changes of rows whose last writer was another."""
     upkeep: UpkeepOptions
     spool_folder: Path
     piece_bytes: int
@@ -593,13 +592,11 @@ class StreamOptions:
         return replace(self, apply=replace(self.apply, own=app_id), upkeep=upkeep)
 
 
-# Streams in PostgreSQL's binary format: decide whether a session may use it.
-#
-# In: a subscription that asks for it, its open tables, and the Relation messages of its stream.
-# Out: the answer as a session begins. Later, an error as soon as a Relation message has a column
-# that must come as text, such as one of an enum, because a table has joined the publication or was
-# altered since. The session ends then, and the next one streams text, which is right for all
-# columns. The check comes before anybody else has read the message: its binary rows could not be
+# Streams in PostgreSQL's binary format: decide whether a session may use it.  At its start, a
+# session of a subscription with binary = true checks its open tables. Later, a Relation message is
+# an error if it has a column that must come as text, such as an enum's, because a table has joined
+# the publication or was altered since. The session ends then, and the next one streams text, which
+# suits all columns. The check precedes all other use of the message: its binary rows could not be
 # read, and a prepared transaction is not sent again once it is kept.
 
 
@@ -623,7 +620,7 @@ class BinaryStream:
             except ConnectionFailure:
                 raise
             except PenstockError as error:
-                # The table was renamed, dropped or locked. The stream will show what comes of it.
+                # The table was renamed, dropped or locked. The stream will show which.
                 log.info("%s; streaming text", error.message)
                 return False
             if (found := self._text_only(info.relation)) is not None:

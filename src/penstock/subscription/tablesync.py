@@ -216,10 +216,10 @@ class Copies:
         self._outdated = False
         """The subscription has tables to copy that the session does not know."""
         self._alone = False
-        """True: copy one table a round, as an unexpected error that names no table has ended the
-        last one."""
+        """Copy one table a round, as an unexpected error that names no table has ended the last
+        round."""
         self.began_at: Lsn | None = None
-        """The last cut before a round whose tables the stream does not know yet. Nothing after it
+        """The last cut before a round whose tables have not joined the stream yet. Nothing after it
         may be acknowledged."""
 
     def go_on_for(self, earlier: Copies) -> None:
@@ -236,8 +236,8 @@ class Copies:
         return self._round is not None
 
     def begin(self) -> None:
-        """Take in what was copied. Call it before a session opens its tables. Raises what catalog
-        and warehouse raise."""
+        """Accept copied tables. Call it before a session opens its tables. Raises errors of catalog
+        and warehouse."""
         self._outdated = False
         self._settle()
         if self._round is None:
@@ -252,7 +252,7 @@ class Copies:
         belong together.
 
         ``members``: sync ids that the session knows. It copies no others, as it may have their
-        Delta tables open for an earlier membership. Raises what catalog and warehouse raise.
+        Delta tables open for an earlier membership. Raises errors of catalog and warehouse.
         """
         self._members = members
         self._start()
@@ -260,8 +260,8 @@ class Copies:
     def step(self) -> bool:
         """Start a round if one is due; return whether a new session must begin.
 
-        It must if tables were copied since ``begin``, or if tables are to be copied that the
-        session does not know. Call it again and again.
+        It must if tables were copied since ``begin``, or if the session lacks tables to copy. Call
+        it repeatedly.
         """
         if self._settle() and not self._finished:
             self.began_at = None
@@ -271,12 +271,12 @@ class Copies:
         return self._finished or self._outdated
 
     def close(self) -> None:
-        """Wait for the running round, which sees that it is cancelled."""
+        """Wait for the running round, which notices the cancellation."""
         self._pool.shutdown(cancel_futures=True)
 
     def _settle(self) -> bool:
-        """Take in a round that has ended; return whether one has. Raises the error that disables
-        the subscription, and what the round has raised at its end."""
+        """Accept a finished round; return whether there was one. Raises the error that disables the
+        subscription, and the round's own error."""
         if self.disabling is not None:
             raise self.disabling
         if self._round is None or not self._round.done():
@@ -313,7 +313,7 @@ class Copies:
         first = len(waiting) == len(rels)
         work = options.copy if first else replace(options.copy, tables=options.tables)
         cut = self._warehouse.cuts.last(self._cut_owner)
-        # Set before the round gets its point, so that the slot cannot pass it.
+        # Set before the round gets its point, which the slot must not pass.
         self.began_at = INVALID if cut is None else cut.lsn
         self._due, self._began = math.inf, now
         self._round = self._pool.submit(
@@ -394,12 +394,10 @@ class Copies:
         return max(0.0, self._began + self._options().retry_interval - time.monotonic())
 
 
-# A round of copies.
-#
-# A temporary replication slot gives the point and an exported snapshot. Its session stays idle and
-# holds the snapshot while Spark copies, and another session holds locks on the tables
-# (``walreceiver.table_locks``). A table that cannot be copied is reported and left to the next
-# round, for which ``Copies`` chooses the time.
+# A round of copies.  A temporary replication slot gives the point and an exported snapshot. Its
+# session stays idle and holds the snapshot while Spark copies, and another session holds locks on
+# the tables (``walreceiver.table_locks``). A table that cannot be copied is reported and left to
+# the next round, whose time ``Copies`` chooses.
 
 _LOCK_PATIENCE: Final = "1s"
 """Time that a question about a table may wait for a lock. The round's other tables wait too."""
@@ -470,15 +468,15 @@ class CopyRound:
     options: CopyOptions
     progress: Callable[[CopyProgress], None]
     held: Callable[[SnapshotHorizon | None], None]
-    """Take what the round's snapshot holds back at the publisher; None: nothing any more."""
+    """Take the horizon that the round's snapshot holds back at the publisher; None at the end."""
     snapshot_timeout: Callable[[], float]
     """Seconds now, 0 for none (``held_snapshot``)."""
     cancelled: Callable[[], bool]
     """True when the worker stops: the copy is given up, and made again at the next start."""
     check_connection: Callable[[Connection], None]
-    """Raise StateMismatch if a connection has led to another server than the one followed."""
+    """Raise StateMismatch if a connection's server is not the followed one."""
     failed: Callable[[SubscriptionRel, PenstockError], None]
-    """Take a table that is not copied in this round, and the reason; the others go on."""
+    """Report a table that this round does not copy, and the reason; the others go on."""
 
     def check(self) -> None:
         """Raise CopyCancelled if the worker stops."""
@@ -500,7 +498,7 @@ def finished_point(table: DeltaTable | None, rel: SubscriptionRel, app_id: str) 
 
 
 def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
-    """Copy tables side by side. Raises what ends the round for all of its tables."""
+    """Copy tables side by side. Raises errors that end the round for all of its tables."""
     subscription = work.subscription
     conninfo = ConnInfo.parse(subscription.conninfo)
     slot = f"{sync_slot_prefix(subscription.app_id)}{uuid.uuid4().hex[:12]}"
@@ -680,7 +678,7 @@ def _members(work: CopyRound) -> set[str]:
 def _lockable(
     work: CopyRound, locks: TableLocks, rels: Sequence[SubscriptionRel]
 ) -> list[SubscriptionRel]:
-    """Return the tables that can probably be locked soon, and report the others as failed."""
+    """Return the tables that can probably be locked soon. Report the others as failed."""
     refused = locks.look([(rel.schema, rel.table) for rel in rels])
     for rel in rels:
         if (error := refused.get((rel.schema, rel.table))) is not None:
@@ -780,9 +778,9 @@ def recover(
 ) -> None:
     """Record as state f the copies that were committed before a crash.
 
-    If a table cannot be read, nobody knows whether its copy was committed, so it is copied again as
-    a new membership. The others need not wait for it: its new point will lie after everything that
-    is acknowledged meanwhile.
+    If a table cannot be read, it is unknown whether its copy was committed, so it is copied again
+    as a new membership. The others need not wait for it: its new point will lie after all LSNs
+    acknowledged meanwhile.
     """
     for rel in rels:
         if rel.state is not SubscriptionRelState.DATASYNC:
@@ -800,14 +798,13 @@ def recover(
 
 
 # A copy that is added to the rows of its target (copy_target = append), as PostgreSQL's COPY is.
-#
-# In: a copy whose files are staged, on tables that keep their rows. Out: one commit of each table;
-# or PostgreSQL's error (23505) if a key is there already, and then nothing of the copy is in the
-# table. Others may commit meanwhile, even another subscription. Then the keys of their files are
-# checked, and the same staged files are committed after theirs.
+# The files of the copy are staged on tables that keep their rows, and each table is committed once.
+# An existing key is PostgreSQL's error (23505), and then nothing of the copy is in the table.
+# Others may commit meanwhile, even another subscription. Then the keys of their files are checked,
+# and the same staged files are committed after theirs.
 
 _TRIES: Final = 100
-"""Number of times that others may commit to a table first."""
+"""How often others may commit to a table first."""
 
 
 @dataclass(frozen=True)
@@ -830,7 +827,7 @@ class AddedCopy:
     def commit(self, table: DeltaTable, commit: Callable[[], object]) -> None:
         """Commit a table of the copy. ``commit``: the call of the table's own commit.
 
-        Raises what ``commit`` raises, CommitConflict if the table has other columns by now, and
+        Raises the errors of ``commit``, CommitConflict if the table's columns have changed, and
         UniqueViolation.
         """
         for _ in range(_TRIES):

@@ -75,8 +75,7 @@ class Target:
 
     @property
     def enums(self) -> tuple[EnumType, ...]:
-        """The node's types, if columns that CREATE TABLE has made may be of some of them; else
-        ()."""
+        """The node's types, if columns made by CREATE TABLE may have some of them; otherwise ()."""
         columns = self.table.schema.columns
         own = any(
             column.local and column.attribute.type_oid >= FIRST_NORMAL_OID for column in columns
@@ -123,7 +122,7 @@ class Target:
 
     @property
     def leaves(self) -> Leaves | None:
-        """The leaves that changes are worked on, if the target is partitioned."""
+        """The leaves to which changes are applied, if the target is partitioned."""
         return None if self.partitions is None else self.partitions.work
 
     def to_commit(self, end_lsn: Lsn) -> list[DeltaTable]:
@@ -138,7 +137,7 @@ class Target:
             self.partitions.together()
 
     def discard(self) -> None:
-        """Forget what is staged."""
+        """Forget the staged changes."""
         self.table.discard()
         if self.history is not None:
             self.history.discard()

@@ -26,7 +26,7 @@ def exchange_error(
     """Return the error for columns that have exchanged their names, or None.
 
     PostgreSQL never moves a column, so if the order of names has changed, columns have exchanged
-    their names. Rows from before would keep the values under the old names.
+    their names. Older rows would keep the values under the old names.
     """
     new = [a.name for a in relation.attributes]
     kept = set(old) & set(new)
@@ -43,9 +43,9 @@ def order_before(
 ) -> Sequence[str]:
     """Return the columns in the publisher's former order, or () if that is not known.
 
-    It is known from the newest change, or from the copy, which has made the table in this order. A
-    column that joins a column list later is last in the table, and looks as if it had been renamed:
-    the copy that follows puts the order right.
+    The newest change has it, or the copy, which created the table in this order. A column that
+    joins a column list later is last in the table, and looks renamed; the copy that follows
+    corrects the order.
     """
     if followed is not None:
         return [a.name for a in followed.attributes]
@@ -66,7 +66,7 @@ def with_types(
     """Return the table's columns with the publisher's types, as far as it follows these without a
     copy.
 
-    ``widen``: wider types may be taken, as no other table has to get them, too. ``clamped``: as for
+    ``widen``: wider types are allowed, as no other table must get them, too. ``clamped``: as for
     ``followed_types``.
     """
     if schema_change not in FOLLOWING:
@@ -76,17 +76,18 @@ def with_types(
 
 
 def is_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> bool:
-    """Tell whether a table's types depend on one publisher only, and nothing depends on its types.
+    """Return whether a table's types depend on one publisher only, and nothing depends on its
+    types.
 
-    No other subscription fills it then, and no generated column here is computed from its columns.
+    Then no other subscription fills it, and no generated column here is computed from its columns.
     """
     others = living(table, app_id, name_of)
     return not others and all(c.attribute.generation is None for c in table.schema.columns)
 
 
 def check_types(schema: TableSchema, wanted: TableSchema, relation: Relation) -> None:
-    """Raise SchemaChanged for a new type that may have changed values of rows from before, though
-    Delta's type is the same: char(3) to text, json to jsonb, money to numeric."""
+    """Raise SchemaChanged for a new type that may have changed values of older rows, though Delta's
+    type is the same: char(3) to text, json to jsonb, money to numeric."""
     column = retyped(schema, wanted)
     if column is not None:
         other = wanted.by_source[column.source]
@@ -187,8 +188,8 @@ class EarlierRows(PenstockError):
 
 
 def unfilled_error(relation: Relation, columns: Sequence[str]) -> SchemaChanged:
-    """Return the error for added columns in which rows from before may have values at the publisher
-    that nobody sends."""
+    """Return the error for added columns in which older rows may have values at the publisher that
+    are not sent."""
     named = ", ".join(f'"{name}"' for name in columns)
     what = "column" if len(columns) == 1 else "columns"
     return SchemaChanged(

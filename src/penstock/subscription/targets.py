@@ -95,7 +95,7 @@ class Targets:
         *,
         predecessors: Predecessors | None = None,
     ) -> None:
-        """``definitions``: watches definitions that no Relation message tells. ``last_cut``: the
+        """``definitions``: watches definitions that Relation messages lack. ``last_cut``: the
         applier keeps it up to date. ``in_doubt``: None if there is only one session."""
         self.subscription: Final = subscription
         self.in_doubt: Final = in_doubt or InDoubtCommits()
@@ -133,8 +133,8 @@ class Targets:
         return target.progress(self._app_id)
 
     def in_last_cut(self, target: Target) -> bool:
-        """Tell whether a table has nothing after the last cut that might be taken back. Before the
-        first cut, tell whether all its partitions have the same batches."""
+        """Return whether a table has nothing after the last cut that might be reverted; before the
+        first cut, whether all its partitions have the same batches."""
         if self.last_cut is None:
             return target.half_applied is None
         return self.progress_of(target).within(self.last_cut)
@@ -142,8 +142,8 @@ class Targets:
     def open(self, rel: SubscriptionRel) -> Target | None:
         """Open the table of a row in state f, s or r; return None if there never was such a table.
 
-        Raises SchemaChanged if the row's relation may be another one than was copied, or has two
-        targets; StateMismatch if the Delta table is not the one that the row is bound to.
+        Raises SchemaChanged if the row's relation may not be the copied one, or has two targets;
+        StateMismatch if the row is bound to another Delta table.
         """
         if rel.conflict is not None:
             raise SchemaChanged(
@@ -155,8 +155,8 @@ class Targets:
             raise another_delta_table(rel, self._warehouse.table_uri(rel.schema, rel.table), table)
         if table is None:
             return None
-        # If a node was killed between the writing of an entry and the sync of its folder, the entry
-        # is read here and acknowledged later: it must be durable by then (law 1).
+        # If a node was killed after writing an entry and before syncing its folder, the entry is
+        # read here and acknowledged later: it must be durable by then (law 1).
         self._warehouse.storage.sync_folder(log_folder(table.uri))
         if self._predecessors is not None:
             self._predecessors.take_over(rel, table)
@@ -190,8 +190,8 @@ class Targets:
         return target
 
     def _bind(self, target: Target, relid: int) -> None:
-        """Raise SchemaChanged for a second target of a relation: only REFRESH finds out which of
-        the two is right."""
+        """Raise SchemaChanged for a second target of a relation: only REFRESH finds which one is
+        correct."""
         other = self._by_relid.setdefault(relid, target)
         if other is not target:
             raise SchemaChanged(
@@ -209,9 +209,10 @@ class Targets:
         return self._by_name.get(name)
 
     def text_readers(self, relation: Relation) -> Mapping[str, AsText]:
-        """Return the readers of a relation's columns that the target has, or would get, as text.
+        """Return readers for those columns of a relation that the target has, or would get, as
+        text.
 
-        They are columns that may have values which their types here cannot hold.
+        These columns may have values that their types here cannot hold.
         """
         target = self.of(relation.oid) or self.named(relation.table_name)
         if target is None:
@@ -258,10 +259,10 @@ class Targets:
 
     def load_again(self, target: Target, end_lsn: Lsn | None = None) -> None:
         """Load a table again after a race was lost. ``end_lsn``: the end of the batch that some of
-        its partitions may have got.
+        its partitions may have.
 
         Raises ApplierReplaced if the race was lost to another applier of our own subscription, and
-        what ``DeltaTable.reload`` raises."""
+        the errors of ``DeltaTable.reload``."""
         target.table.reload()
         if target.history is not None:
             target.history.reload()
@@ -282,7 +283,7 @@ class Targets:
         )
 
     def _open_partitions(self, target: Target) -> None:
-        """Open a target's partitions as they are now. Raises what ``open_partitions`` raises."""
+        """Open a target's present partitions. Raises the errors of ``open_partitions``."""
         tree = self._tree(target)
         target.partitions = None
         if tree:
@@ -319,8 +320,8 @@ class Targets:
         return found
 
     def open_partitions_again(self, target: Target) -> None:
-        """Route rows by the partitions that are there now. Raises what ``open_partitions`` and
-        ``DeltaTable.reload`` raise."""
+        """Route rows by the present partitions. Raises the errors of ``open_partitions`` and
+        ``DeltaTable.reload``."""
         log.info('the partitions of table "%s" have changed', target.rel.qualified_name)
         target.table.reload()
         self._open_partitions(target)
@@ -334,8 +335,8 @@ class Targets:
         return min((t.half_applied for t in self if t.half_applied is not None), default=None)
 
     def nothing_upto(self, end_lsn: Lsn) -> None:
-        """Count a batch as applied that only some partitions have: its other changes are no longer
-        sent, as the publications have changed."""
+        """Count a batch as applied although only some partitions have it: its other changes are no
+        longer sent, as the publications have changed."""
         for target in self:
             if target.half_applied == end_lsn:
                 target.committed(end_lsn)
@@ -343,8 +344,8 @@ class Targets:
     def settle(self, target: Target, difference: Difference) -> PenstockError | None:
         """Settle a difference of definitions; return an error if the table cannot go on.
 
-        Renamed labels are renamed in the table's rows if possible. This commits to the table and
-        loads it again, and forgets what is staged. Raises CommitConflict, StorageError.
+        Renamed labels are renamed in the table's rows if possible. This commits to the table, loads
+        it again, and forgets staged changes. Raises CommitConflict, StorageError.
         """
         error, labels = self.definitions.error(target, difference), difference.labels
         in_place = self.subscription.schema_change != STOP and can_rename_labels(target, labels)
@@ -371,8 +372,7 @@ class Targets:
         ``earlier``: the batch has changes of the table under an earlier definition.
 
         Raises RelationChanged, which names table, column and both types; EarlierRows; and
-        CommitConflict if the table that does not fit is not the newest version, which is loaded
-        then.
+        CommitConflict if the table does not fit and a newer version exists, which is loaded then.
         """
         self._check_order(target, relation)
         wanted = TableSchema.of_relation(relation)
@@ -443,8 +443,8 @@ class Targets:
         return not living(target.table, self._app_id, self._bindings.subscription_name)
 
     def _is_alone(self, target: Target) -> bool:
-        """Tell whether this publisher's definitions hold for all rows, and no generated column here
-        is computed from them."""
+        """Return whether this publisher's definitions hold for all rows, and no generated column
+        here is computed from them."""
         return is_alone(target.table, self._app_id, self._bindings.subscription_name)
 
     def _tell_of_wider(self, target: Target, schema: TableSchema) -> None:
@@ -463,8 +463,8 @@ class Targets:
     def _fill(
         self, target: Target, relation: Relation, added: Sequence[Column], *, earlier: bool
     ) -> list[str]:
-        """Give rows from before the values that they have in added columns at the publisher. Return
-        the names of the columns in which rows stay without them.
+        """Give older rows their values at the publisher in added columns. Return the names of the
+        columns in which rows stay without them.
 
         Raises SchemaChanged if the values are not known (a volatile default, an identity, a column
         that is published only now, a rewrite). Raises CommitConflict after the columns were added
@@ -510,7 +510,8 @@ class Targets:
             raise error
 
 
-# The catalog as targets read and write it. ``worker.CatalogAccess`` fulfils this protocol.
+# The part of the catalog that targets read and write. ``worker.CatalogAccess`` implements this
+# protocol.
 
 
 class Bindings(Protocol):
@@ -546,19 +547,15 @@ class Bindings(Protocol):
         is."""
 
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> object:
-        """Record that the relation may not be the one that was copied."""
+        """Record that the relation may not be the copied one."""
 
 
-# Take-over: a subscription goes on with tables that a dropped one has left.
-#
-# In: the dropped subscriptions that the catalog knows, what the publisher says of itself, an open
-# table. Out: the subscription's own marker in the table's log, at the position up to which the
-# dropped one had filled it, so that nothing is applied twice; or an error if that position means
-# nothing at this publisher. ``consistency_rules`` finds a slot that is beyond the position.
-#
-# The commit of the marker also ends the dropped subscription in this table. If its worker still
-# runs, it loses the race for the next version, finds that its subscription is gone, and commits no
-# more.
+# Take-over: a subscription goes on with tables that a dropped one has left.  The subscription sets
+# its own marker in the table's log, at the position up to which the dropped one had filled the
+# table, so that nothing is applied twice. A position that means nothing at this publisher is an
+# error. ``consistency_rules`` finds a slot that is beyond the position.  The commit of the marker
+# also ends the dropped subscription in this table. If its worker still runs, it loses the race for
+# the next version, finds that its subscription is gone, and commits no more.
 
 _OPERATION: Final = "TAKE OVER"
 
@@ -586,7 +583,7 @@ class Predecessors:
         return frozenset(one.app_id for one in of_publisher(self.dropped, self.server))
 
     def take_over(self, rel: SubscriptionRel, table: DeltaTable) -> None:
-        """Mark a table whose rows were not copied with the position up to which it is filled.
+        """Set the marker of a table that was not copied, at the position up to which it is filled.
 
         Call it before the table is followed. Raises StateMismatch if the publisher lacks changes
         that the table has, or if nobody knows who has filled it.

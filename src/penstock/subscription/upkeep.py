@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 _PAUSE: Final = 100
 """Commits of a table until its upkeep is tried again after it has failed."""
 _LOOKED_AT: Final = 32
-"""Number of tables among which those that gain most are chosen."""
+"""The number of candidates from which the tables that gain most are chosen."""
 _RUN_BYTES: Final = 8 << 20
 """Bytes to rewrite, up to which several tables are compacted in one go."""
 _FILES_A_COMMIT: Final = 64
@@ -99,7 +99,7 @@ class Upkeep:
         self._targets = targets
         self._cuts = cuts
         self.options = options
-        """The options; new ones hold from the next cut on."""
+        """The options; changes take effect at the next cut."""
         self._due: dict[str, _Due] = {}
         self._waiting: dict[str, TableName] = {}
         """Names of the targets of tables that may have something due, by the tables' ids."""
@@ -108,7 +108,7 @@ class Upkeep:
         self._cuts_since = 0
         self._background: BackgroundTask[_Done] = BackgroundTask("upkeep", _undo)
         self._busy_with: dict[str, int] = {}
-        """Ids of the tables that are worked on, with their versions as the work began."""
+        """Ids of the tables in work, with their versions when the work began."""
 
     def after_cut(self) -> None:
         """Count a cut, and go on. Call it after each cut that follows a batch. Raises
@@ -125,11 +125,11 @@ class Upkeep:
             self._background.begin(work)
 
     def wait(self) -> None:
-        """Wait until the work that was begun is done; ``between_batches`` takes its results."""
+        """Wait until the running work is done; ``between_batches`` takes its results."""
         self._background.wait()
 
     def close(self) -> None:
-        """Throw away work that is not in place by now."""
+        """Discard work that is not in place yet."""
         self._background.close()
 
     def _note(self, target: Target) -> None:
@@ -192,7 +192,7 @@ class Upkeep:
         return False
 
     def _next(self) -> Callable[[], _Done] | None:
-        """Return due work, on state that does not change any more; None if nothing is due."""
+        """Return due work, on state that no longer changes; None if nothing is due."""
         self._busy_with = {}
         options = self.options
         if self._cuts_since >= options.checkpoint_commits:
@@ -222,7 +222,7 @@ class Upkeep:
         if not looked_at:
             return None
         self._busy_with = {at.id: at.version for _, at in looked_at}
-        # So many that compaction keeps up: a table has too many files after ``full`` commits.
+        # Enough that compaction keeps up: a table has too many files after ``full`` commits.
         most, self._changed = 1 + self._changed // options.compact.full, 0
         return partial(_compact, self._spark, looked_at, options.compact, most)
 
@@ -234,12 +234,12 @@ class Upkeep:
                 del self._waiting[table_id]
                 self._due.pop(table_id, None)
             elif self._targets.in_last_cut(target) and not table.has_staged:
-                # Others wait: changes after the cut may be taken back, from the files they are in.
+                # Others wait: changes after the cut may be reverted, from the files that hold them.
                 yield target, table
 
     def _find(self, name: TableName, table_id: str) -> tuple[Target | None, DeltaTable | None]:
-        """Return a target and its table as they are open now; None for what is closed, parked,
-        dropped or replaced by now."""
+        """Return a target and its open table; None if it was closed, parked, dropped or
+        replaced."""
         target = self._targets.named(name)
         tables = () if target is None else target.with_history
         return target, next((each for each in tables if each.id == table_id), None)
@@ -325,11 +325,9 @@ def _compact(
     return done
 
 
-# Work beside the thread that applies batches: one piece at a time, in a thread of its own.
-#
-# In: work that touches nothing which the applying thread changes. Out: its result or its error,
-# when the applying thread asks for it. Results that nobody takes any more are undone. ``Upkeep``
-# chooses the work and uses its results.
+# Work beside the thread that applies batches: one piece at a time, in a thread of its own.  Work
+# must not touch anything that the applying thread changes. That thread takes the result or the
+# error. Results that are not taken are undone. ``Upkeep`` chooses the work and uses its results.
 
 Result = TypeVar("Result")
 

@@ -75,8 +75,7 @@ class ApplyWorker:
         self.subscription = subscription
         self.status = WorkerStatus(subscription.oid, catalog.count)
         self.pid: int | None = None
-        """The pid that stands for the worker while sessions follow one another without an error;
-        else None."""
+        """The worker's pid while sessions follow one another without an error, otherwise None."""
         self._activity = activity
         self._spark = spark
         self._warehouse = warehouse
@@ -95,7 +94,7 @@ class ApplyWorker:
         self._changed = threading.Event()
         self._terminated = threading.Event()
         self.others_wait = False
-        """True if others need a worker: this one then ends instead of waiting for its next try."""
+        """True if others need a worker; then this one ends instead of waiting for its next try."""
         self.failures = 0
         """Number of failures in a row."""
         self.gave_way_until: float | None = None
@@ -123,7 +122,7 @@ class ApplyWorker:
     def go_on_for(self, earlier: ApplyWorker) -> None:
         """Continue for a worker that has ended to make room for others. Call it before ``start``.
 
-        The other's error and numbers stay, and tables that could not be copied go on waiting.
+        Its error and numbers stay, and tables that could not be copied continue to wait.
         """
         self.failures = earlier.failures
         self._copies.go_on_for(earlier._copies)
@@ -177,7 +176,7 @@ class ApplyWorker:
             self.status.state = "stopped"
 
     def _sessions(self) -> None:
-        """Run sessions until an error, or until told to stop: what one process of a server does."""
+        """Run sessions until an error or a stop, like one process of a server."""
         with self._activity.apply(self.status, self.terminate) as self.pid:
             self._terminated.clear()
             try:
@@ -298,8 +297,8 @@ class ApplyWorker:
             try:
                 stream.run(self._told_to_end)
             except NotInBinary as found:
-                # Text from now on: the WAL still has the relation as it was sent, whatever its
-                # columns are by now.
+                # Text from now on: the WAL still has the relation as it was sent, even if its
+                # columns have changed.
                 self._asks_for_binary = False
                 log.warning("%s", found)
             except Exception as error:
@@ -308,7 +307,7 @@ class ApplyWorker:
                     raise
                 log.info("%s", text_of(error))
         else:
-            # No stream yet: changes from before the point of the first copy would be thrown away.
+            # No stream yet: changes from before the point of the first copy would be discarded.
             self.status.state = "copying"
             while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
@@ -330,7 +329,7 @@ class ApplyWorker:
             )
 
     def _told_to_end(self) -> bool:
-        """Tell whether the session ends: it was told to, tables have changed, or were copied.
+        """Return whether the session ends: on request, or after tables have changed or were copied.
 
         Once True, the answer stays True for this session.
         """
@@ -340,7 +339,7 @@ class ApplyWorker:
         return any(event.is_set() for event in events)
 
     def _members_hold(self, members: MembershipWatch) -> bool:
-        """Tell whether the subscription's tables are still those that this session opened.
+        """Return whether the subscription's tables are still those that this session opened.
 
         If not, the session ends, and changes that are in no cut come again.
         """
@@ -354,10 +353,10 @@ class ApplyWorker:
         return False
 
     def _goes_on(self, timeline: TimelineWatch) -> bool:
-        """Tell whether the publisher has still the timeline of this session; if not, it ends.
+        """Return whether the publisher is still on this session's timeline; if not, the session
+        ends.
 
-        The timeline changes if a standby is followed and is promoted, or if the server that it
-        streams from is.
+        The timeline changes if a followed standby or its upstream server is promoted.
         """
         if timeline.holds():
             return True
@@ -425,7 +424,7 @@ class ApplyWorker:
     def _look_at_definitions(
         self, publisher: Publisher, targets: Targets, parking: Parking
     ) -> None:
-        """Find definitions that have changed while the node was away. Raises the error of a table,
+        """Find definitions that changed while the node was away. Raises the error of a table,
         unless the table is parked."""
         last_cut, definitions = targets.last_cut or INVALID, targets.definitions
         for target, difference in definitions.begin(publisher.connection, list(targets), last_cut):
@@ -472,23 +471,17 @@ class ApplyWorker:
             self._changed.set()
 
 
-# Membership: tell whether a subscription and its tables are still those that a session began with.
-#
-# In: the catalog's change counter and its rows. Out: yes or no. A session ignores changes of a
-# table that it does not have, or cannot park. If the subscription has other tables by then, such a
-# change may be one of theirs. So no cut is made after it, and nothing is acknowledged: the next
-# session begins at the last cut and has the new tables. A change that comes in after the check
-# either was committed at the publisher before REFRESH had ended, or another check follows before
-# the next cut.
-#
-# The publications of the subscription say which columns and rows of a table are published, and are
-# altered together with its tables. Both are read at once, and a session never has one without the
-# other.
-#
-# A table that has left belongs to its readers from then on. Staged changes are committed only while
-# the tables are the same, and changes that were staged before a reader's commit lose to it.
-#
-# It costs two looks at the change counter a batch. The rows are read only if the counter has moved.
+# Membership: check whether a subscription and its tables are still those of the session's start. A
+# session ignores changes of tables that it lacks, and cannot park such tables. If the subscription
+# has other tables by then, such a change may belong to one of them. So no cut is made after it, and
+# nothing is acknowledged: the next session begins at the last cut and has the new tables. A change
+# that arrives after the check was committed at the publisher before REFRESH had ended, or else
+# another check follows before the next cut.  The publications of the subscription say which columns
+# and rows of a table are published, and are altered together with its tables. Both are read
+# together, so a session always has matching ones.  A table that has left belongs to its readers
+# from then on. Staged changes are committed only while the tables are the same, and changes that
+# were staged before a reader's commit lose to it.  It costs two looks at the change counter a
+# batch. The rows are read only if the counter has moved.
 
 
 class MembershipWatch:
@@ -500,8 +493,8 @@ class MembershipWatch:
         generation: Callable[[], int],
         now: Callable[[], tuple[Subscription | None, Sequence[SubscriptionRel]]],
     ) -> None:
-        """``subscription``: the one that the session's worker has. ``now``: returns the
-        subscription and its tables as they are now."""
+        """``subscription``: the session's. ``now``: returns the present subscription and its
+        tables."""
         self._subscription = subscription
         self._generation = generation
         self._now = now
@@ -530,7 +523,7 @@ def _same(found: Subscription | None, subscription: Subscription) -> bool:
     return found is not None and found.followed_as(subscription)
 
 
-# The catalog as an apply worker reads and writes it: a record of functions, which the node makes
+# The part of the catalog that an apply worker uses: a record of functions, which the node makes
 # from its catalog. So a worker takes no part in the state store's transactions, and sees nothing
 # else of the catalog.
 
@@ -543,7 +536,7 @@ class CatalogAccess:
     """Return a number that grows with every change of the catalog. Cheap."""
     rels: Callable[[], Sequence[SubscriptionRel]]
     subscription_with_rels: Callable[[], tuple[Subscription | None, Sequence[SubscriptionRel]]]
-    """Return subscription and tables as they are now, read at once; None: it is gone."""
+    """Return the present subscription and tables, read together; None if it is gone."""
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
     check_origin: Callable[[], None]
     """Raise ConfigurationLimitExceeded if there is no state for the subscription's origin now."""
@@ -553,7 +546,7 @@ class CatalogAccess:
     bind: Callable[[SubscriptionRel, int | None, str | None], object]
     copy_again: Callable[[SubscriptionRel, int | None], object]
     record_definition: Callable[[SubscriptionRel, str], object]
-    """Record what a table's rows depend on at the publisher."""
+    """Record the definitions at the publisher on which a table's rows depend."""
     record_conflict: Callable[[SubscriptionRel, str], object]
     member: Callable[
         [SubscriptionRel, Subscription],
@@ -580,14 +573,14 @@ class CatalogAccess:
     """Return the name of a subscription's replication origin by its app id; None as above."""
     requested_cuts: RequestedCuts
     two_phase: Callable[[], TwoPhaseOptions]
-    """Return what a session does about two-phase commit, as it is now."""
+    """Return the present two-phase commit settings of a session."""
     follow_change: Callable[[SubscriptionRel, BaseException], object]
-    """Let a table be copied again whose relation has changed at the publisher. Raises what REFRESH
-    raises."""
+    """Have a table copied again whose relation has changed at the publisher. Raises the errors of
+    REFRESH."""
     count: Callable[[SubscriptionCounts], object]
     """Count errors and conflicts. Never raises."""
     skip_lsns: SkipLsns
     advanced_origin: AdvancedOrigin
     record_stop: Callable[[BaseException, str | None, bool], None]
-    """Record that the subscription has stopped because of an error, with the sync id of the table
-    that the error is of, and whether the subscription is disabled."""
+    """Record that the subscription has stopped because of an error, with the sync id of the error's
+    table, and whether the subscription is disabled."""

@@ -55,7 +55,7 @@ class WorkerStatus:
     def __init__(
         self, subid: int, count: Callable[[SubscriptionCounts], object] = lambda _: None
     ) -> None:
-        """``count``: counts errors and conflicts as they come up; never raises."""
+        """``count``: counts errors and conflicts when they occur; never raises."""
         self._count = count
         self._lock = threading.RLock()
         self._now = SubscriptionStatistics(subid, None, "starting", None)
@@ -67,7 +67,7 @@ class WorkerStatus:
         self._progressed = False
 
     def snapshot(self) -> SubscriptionStatistics:
-        """Return all numbers at one moment; what the worker does not know is None."""
+        """Return all numbers at one moment; unknown ones are None."""
         with self._lock:
             return replace(self._now, tables=tuple(self._tables.values()))
 
@@ -141,8 +141,7 @@ class WorkerStatus:
             self._set(cut_lsn=applied.cut, cut_time=time.time())
 
     def _count_conflicts(self, applied: BatchOutcome) -> None:
-        """Count the conflicts that are no errors, and the values that were replaced because they
-        were out of range."""
+        """Count the conflicts that are not errors, and replaced out-of-range values."""
         differs = [each.differs for each in applied.outcomes if each.differs is not None]
         skipped = [outcome.skipped for outcome in applied.outcomes if outcome.skipped is not None]
         resolved = [out.resolved for out in applied.outcomes if out.resolved is not None]
@@ -179,7 +178,7 @@ class WorkerStatus:
             self._set({copy.table: after})
 
     def holding(self, held: SnapshotHorizon | None) -> None:
-        """Note what a copy holds back at the publisher; None: nothing."""
+        """Note the horizon that a copy holds back at the publisher; None without one."""
         self._set(
             copy_snapshot_at=held and held.since,
             copy_snapshot_xmin=held and held.xmin,
@@ -199,7 +198,7 @@ class WorkerStatus:
             )
 
     def only_failed(self, tables: Collection[str]) -> None:
-        """Clear the errors of all tables but these: the others are copied, or gone."""
+        """Clear the errors of all tables but these, as the others are copied or gone."""
         with self._lock:
             healed = {
                 name: table
@@ -223,8 +222,7 @@ class WorkerStatus:
         )
 
     def _lasting_error(self) -> dict[str, Any]:
-        """Return the error that stays when the stream goes on: that of a table that is not
-        copied."""
+        """Return the error that stays when the stream goes on: a failed copy's."""
         for table in self._tables.values():
             if table.error is not None:
                 return {name: getattr(table, name) for name in _NO_ERROR}
