@@ -104,11 +104,11 @@ def run_batch(
 ) -> tuple[TableOutcome, ...]:
     """Carry out the works, each on another table, as one job, and stage them.
 
-    Changes of rows that a table does not have are skipped, as in PostgreSQL, and reported in the
-    outcome. ``failed`` is called for each work that cannot be done, with a StorageError, or with a
-    ReplicationConflict that names table and keys where a row to be inserted exists already or a key
-    has several rows. If ``failed`` raises, nothing is staged and files written ahead are left to
-    the caller. If it returns, the other works are staged.
+    Changes of missing rows are skipped, as in PostgreSQL, and reported in the outcome. ``failed``
+    is called for each work that cannot be done, with a StorageError, or with a ReplicationConflict
+    that names table and keys if a row to insert exists already or a key has several rows. If
+    ``failed`` raises, nothing is staged and the caller must remove files written ahead. If it
+    returns, the other works are staged.
     """
     while works:
         results = _search_and_write(spark, works, options)
@@ -220,8 +220,8 @@ def _is_known(item: Item) -> bool:
 
 
 def _is_in_doubt(work: TableWork, results: Sequence[Done], options: ApplyOptions) -> bool:
-    """Tell whether rows are missing according to indexes. The files themselves are searched before
-    a change is skipped for that."""
+    """Return whether rows are missing according to indexes. The files themselves are searched
+    before a change is skipped."""
     asked = options.indexes is not None and work.by_index and bool(work.net.schema.key)
     return asked and lacks_rows(work.net, results)
 
@@ -229,8 +229,8 @@ def _is_in_doubt(work: TableWork, results: Sequence[Done], options: ApplyOptions
 def _folded_again(
     net: NetChange, results: Sequence[Done], local: Callable[[Integers], LocalRows]
 ) -> NetChange | None:
-    """Return the net change without the changes of missing rows, or folded with the knowledge of
-    keys that exist already; None if there are neither.
+    """Return the net change without the changes of missing rows, or folded again with the existing
+    keys; None if there are neither.
 
     PostgreSQL skips changes of missing rows, too (update_missing, delete_missing). Both are rare,
     so the whole job is done again.
@@ -243,7 +243,7 @@ def _folded_again(
 
 
 def _check_history(work: TableWork, results: Sequence[Done]) -> None:
-    """Raise ReplicationConflict if old rows were not found: a history leaves nothing out."""
+    """Raise ReplicationConflict if old rows were not found: a history omits nothing."""
     expected = work.history_incomplete
     mine = (r for r in results if isinstance(r, Written) and r.part == HISTORY)
     if (completed := sum(r.completed for r in mine)) != expected:
@@ -311,11 +311,10 @@ def _stage(
     return outcome
 
 
-# Rows of a target that changes have met, for reports of conflicts.
-#
-# In: a work, the results of its tasks, and the keys that should not exist, or the rows that others
-# have written. Out: the rows of the first KEPT of them, as the log shows rows, and the commits that
-# wrote them. Conflicts are rare, so the keys are looked up once more, in the files that have them.
+# Existing rows of a target, for reports of conflicts.  The results of a work's tasks have the keys
+# that should not exist, or the rows that others have written. The first KEPT of these rows are
+# returned in the log's form, with the commits that wrote them. Conflicts are rare, so the keys are
+# looked up once more, in their files.
 
 _FILES: Final = 5
 """The number of files whose commits are looked up: each takes some tenths of a second in an object
@@ -398,12 +397,11 @@ def _with_commits(
         yield from ((at, text, by) for at, text in result.rows)
 
 
-# The proof of a batch: the findings of tasks are compared with what the fold expects.
-#
-# In: NetChanges and the results of their job. Out: per table the positions that go, or a
-# ReplicationConflict that names table and keys. The fold assumes that every row it removes exists
-# exactly once and that no row it inserts exists; this is the place that checks it. Missing rows are
-# no error: ``run_batch`` has their changes folded out first.
+# The proof of a batch: the findings of tasks are compared with what the fold expects.  The result
+# is, for each table, the positions to remove, or a ReplicationConflict that names table and keys.
+# The fold assumes that every row it removes exists exactly once and that no row it inserts exists;
+# only this code checks it. Missing rows are not an error: ``run_batch`` first folds again without
+# their changes.
 
 MISSING = "could not find the row to be updated or deleted"
 REPEATED = "more than one row has the key"
@@ -444,8 +442,8 @@ def positions_to_delete(
 def missing_rows(
     net: NetChange, results: Sequence[Located | Candidates | Written]
 ) -> np.ndarray | None:
-    """Return for each row of ``net.removed`` how many of it the table lacks; None if it lacks none
-    and ``net.asks`` is not set."""
+    """Return how many of each row of ``net.removed`` the table lacks; None if it lacks none and
+    ``net.asks`` is not set."""
     count = net.removed.num_rows
     if net.copies is None:
         lacking = np.ones(count, np.int64)
@@ -474,7 +472,7 @@ def existing_rows(
     net: NetChange, results: Sequence[Located | Candidates | Written]
 ) -> np.ndarray | None:
     """Return the numbers of the rows of ``net.absent`` that the table has; None if it has none of
-    them or if having them is an error."""
+    them or if they are an error."""
     if net.existing is None:
         return None
     exist = _found(results) - BitMap(range(net.removed.num_rows))
@@ -499,7 +497,7 @@ def _check_completed(
 
 
 def _choose(table: str, net: NetChange, results: Sequence[Candidates]) -> Mapping[FileName, BitMap]:
-    """Choose as many of equal rows as are to go, in the order of files and positions."""
+    """Choose the equal rows to remove, as many as needed, in the order of files and positions."""
     assert net.copies is not None
     results = sorted(results, key=lambda result: (result.part, result.path))
     nothing = [np.empty(0, np.int64)]

@@ -37,8 +37,8 @@ def row_stream(
     old_prefix: str | None,
     identity: frozenset[str] | None,
 ) -> bytes:
-    """Return ``rows`` as an IPC stream. ``old_prefix``: of the old rows' columns, None: there are
-    none; ``identity``: names of the old rows' columns that are sent, None: all."""
+    """Return ``rows`` as an IPC stream. ``old_prefix``: of the old rows' columns, None without old
+    rows; ``identity``: names of the sent columns of old rows, None for all."""
     columns: dict[str, pa.ChunkedArray] = {}
     for place, attribute in enumerate(relation.attributes):
         if new:

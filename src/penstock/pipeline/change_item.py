@@ -85,8 +85,8 @@ class ChangeItem:
 
 
 def needed_columns(item: ChangeItem) -> tuple[ScanColumn, ...]:
-    """Return the columns that are read. For rows that are only deleted, these are the identifying
-    columns and those that filters read."""
+    """Return the columns to read. For deletes alone, these are the identifying columns and those of
+    the filters."""
     table = item.table
     identity = frozenset((*table.key, *(table.identity or ())))
     whole = table.relation.replica_identity is ReplicaIdentity.FULL

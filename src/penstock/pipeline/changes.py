@@ -82,7 +82,7 @@ class Changes:
         )
 
     def skipped(self, left_out: Mask, columns: Sequence[str]) -> Skipped:
-        """Report the changes of a mask as left out. ``columns`` identify their rows."""
+        """Report the changes of a mask as skipped. ``columns`` identify their rows."""
         updates = left_out & (self.operation == UPDATE)
         deletes = left_out & (self.operation == DELETE)
         return Skipped(
@@ -147,8 +147,8 @@ class Changes:
         return rows
 
     def _identities(self, which: Mask, columns: Sequence[str]) -> pa.Table:
-        """Return the identities of the first KEPT of them, from their old tuples, or from new ones
-        where no old one was sent."""
+        """Return the identities of the first KEPT of them, from their old tuples, or from the new
+        tuple if no old one was sent."""
         at = np.flatnonzero(which)[:KEPT]
         new = self.new.select(columns).take(pa.array(at))
         if self.old is None:
@@ -187,11 +187,11 @@ def unify(
     columns.
 
     A column that a batch's relation lacks has its default in inserted rows (NULL if it was added
-    later). In updated rows it keeps its value if it is the node's own column; in a table without a
-    key such a column is NULL there, and so in the rows that are looked for (slot_store_data). A
-    generated column is NULL until the row is written. ``stamped`` makes the metadata columns,
-    ``draw`` gives values of sequences. Raises RelationChanged if a batch has a column that the
-    target lacks or has with another type, and what ``draw`` raises.
+    later). In updated rows the node's own column keeps its value; in a table without a key it is
+    NULL, also in the rows to search for (slot_store_data). A generated column is NULL until the row
+    is written. ``stamped`` makes the metadata columns, ``draw`` returns values of sequences. Raises
+    RelationChanged if a batch has a column that the target lacks or has with another type, and the
+    errors of ``draw``.
     """
     parts = [
         _map(table, schema, batch, int(np.searchsorted(batch.sequence, start)), stamped, draw)

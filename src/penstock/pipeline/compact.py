@@ -42,7 +42,7 @@ _APP_ID: Final = "penstock.compaction"
 """The marker of our commits if the newest commit has none."""
 _SECONDS_PER_BYTE: Final = 3e-8
 HERE_SECONDS: Final = 0.25
-"""Estimated work that is done in this process: a job would have no less to do, and no batch waits.
+"""The estimated work to do in this process: a job would not do less, and no batch waits.
 """
 _CORES: Final = 0.5
 """The part of the cluster's cores for compaction; the batches have the others."""
@@ -99,7 +99,7 @@ class Rewritten:
         return [file for _, written in self.groups for file in written]
 
     def remove(self) -> None:
-        """Remove the new files: they are not needed."""
+        """Remove the new files, which are not needed."""
         for file in self.new:
             self.at.storage.remove(f"{self.at.uri}/{file.path}")
 
@@ -143,7 +143,7 @@ def rewrite(
     spark: Spark, at: TableAt, chosen: Sequence[DataFile], options: CompactOptions
 ) -> Rewritten:
     """Write the live rows of files to new ones, in a Spark job, or without one if it is little
-    work. Raises StorageError, after which nothing is left behind, and what Spark raises."""
+    work. Raises StorageError, which leaves no files behind, and Spark's errors."""
     groups = _groups(chosen, options)
     items = [
         (sum(file.size for file in group) * _SECONDS_PER_BYTE, _item(at, group, options))
@@ -183,8 +183,8 @@ def put_in_place(table: DeltaTable, done: Rewritten) -> bool:
 
 
 def _fits(table: DeltaTable, done: Rewritten) -> bool:
-    """Tell whether the table is the same and has enough of the old files. It does not fit if rows
-    have come back in an old file (RESTORE), since no new file has them."""
+    """Return whether the table is the same and has enough of the old files. A rewrite does not fit
+    if rows have come back in an old file (RESTORE), since no new file has them."""
     at, gone = done.at, 0
     if table.has_staged or table.state.metadata != at.metadata or table.layout != at.layout:
         return False
@@ -200,9 +200,9 @@ def _fits(table: DeltaTable, done: Rewritten) -> bool:
 
 
 def _deleted_since(table: DeltaTable, done: Rewritten) -> dict[str, BitMap]:
-    """Return, by path of new file, the positions of the rows that were deleted since in the old
-    ones. These are all rows of an old file that is gone: they were deleted, or another writer has
-    moved them to other files."""
+    """Return, by path of new file, the positions of the rows deleted since in the old ones. If an
+    old file is gone, these are all of its rows: they were deleted, or another writer has moved them
+    to other files."""
     found: dict[str, BitMap] = {}
     for sources, written in done.groups:
         deleted = []
@@ -297,13 +297,12 @@ def _damaged(at: TableAt, found: int, expected: int) -> PenstockError:
     )
 
 
-# The choice of files to compact: small ones by their sizes, large ones by their dead rows.
-#
-# In: the files of a version. Out: those that are due, a choice at a time. Small files have classes
-# of size, each eight times the one before. A class that is full is merged together with all smaller
-# files, so the result is of a higher class: a row is rewritten once per class, however many commits
-# there are, and a table keeps less than ``small_files`` small files. Merging all small files
-# whenever there are many would write the largest of them again and again.
+# The choice of files to compact: small ones by their sizes, large ones by their dead rows.  Each
+# call chooses some due files of a version. Small files have size classes, each eight times the one
+# before. A full class is merged together with all smaller files, so the result is of a higher
+# class: a row is rewritten once per class, however many commits there are, and a table keeps fewer
+# than ``small_files`` small files. Merging all small files whenever there are many would rewrite
+# the largest of them repeatedly.
 
 _CLASSES: Final = 4
 _WIDTH: Final = 8

@@ -49,10 +49,10 @@ from penstock.pipeline.tasks import Failed
 from penstock.walreceiver.conninfo import ConnInfo
 
 HERE_BYTES: Final = 1 << 30
-"""Bytes of both sides that are compared in this process, in half a minute. A Spark session takes
-ten seconds to start, and memory beside the node's own."""
+"""The bytes of both sides to compare in this process, in half a minute. A Spark session takes ten
+seconds to start, and more memory than the node's own."""
 _TOLD_ROWS: Final = 100_000
-"""The approximate number of rows, of both sides of a table, that are read one by one to find the
+"""The approximate number of rows to read one by one, on both sides of a table, to find the
 differences."""
 _DESCRIPTION: Final = "penstock: verify"
 _CHECK_INTERVAL_S: Final = 0.5
@@ -96,16 +96,13 @@ class CompareProgress:
     again: bool
 
 
-# Digests of a table's rows, by which two copies of it are compared. This runs inside tasks.
-#
-# In: a unit of the publisher's table at an exported snapshot, or a data file of the node's at a
-# version; both as the same Arrow columns, by the functions that copy and read them. Out: for each
-# of ``BUCKETS`` the number of rows and the sum of their hashes; or each row of some buckets.
-#
-# A row belongs to a bucket by its key, a row without a key by all its values. Sums do not depend
-# on the order of rows, nor on how a table is divided. Two tables with the same digests are equal
-# but for an accident of one in 2^64. Rows that differ are then looked for in the buckets that
-# differ.
+# Digests of a table's rows, by which two copies of it are compared. This runs inside tasks.  An
+# item is a unit of the publisher's table at an exported snapshot, or a data file of the node's at a
+# version. The functions that copy and read them return the same Arrow columns. The result is the
+# number of rows and the sum of their hashes for each of ``BUCKETS``, or each row of some buckets. A
+# row belongs to a bucket by its key, a row without a key by all its values. Sums do not depend on
+# the order of rows, nor on how a table is divided. Two tables with the same digests are equal but
+# for an accident of one in 2^64. Differing rows are then searched in the differing buckets.
 
 BUCKETS: Final = 4096
 """The number of buckets of a table. It bounds the result of a task."""
@@ -214,7 +211,7 @@ def _batches(item: DigestItem, interrupt: _Interrupt) -> Generator[pa.RecordBatc
 
 
 def _comparable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace variants by texts: the bytes of a variant are the writer's choice."""
+    """Replace variants by texts, as each writer chooses the bytes of a variant."""
     for at, column in enumerate(batch.schema):
         if column.type == VARIANT:
             batch = batch.set_column(at, column.name, compared_text(batch.column(at)))
@@ -317,7 +314,7 @@ def _key_hash(columns: Sequence[DigestColumn]) -> str:
 
 
 def _row_hash(columns: Sequence[DigestColumn]) -> str:
-    """Hash twice: the hash of a single number is simple, and so would be a sum of such hashes."""
+    """Hash twice: the hash of a single number is too simple to be added up."""
     return f"hash({_hash(range(len(columns)), columns)})"
 
 
@@ -394,8 +391,8 @@ class Comparison:
     def run(
         self, sources: Sequence[CopySource], *, examples: int
     ) -> list[TableDifference | PenstockError]:
-        """Return for each table its differences, with at most ``examples`` rows of each kind by
-        name, or its error. Raises what ``check`` raises."""
+        """Return each table's differences, with at most ``examples`` rows of each kind, or its
+        error. Raises the errors of ``check``."""
         tables = [self._table(number, source) for number, source in enumerate(sources)]
         self._read(tables, [item for table in tables for item in table.items], again=False)
         again = [
@@ -499,8 +496,8 @@ class Comparison:
                     future.cancel()
 
     def _by_spark(self, items: Sequence[_Sized]) -> Generator[tuple[int, Sequence[Digested]]]:
-        """Yield the same from Spark, in waves. Another thread runs them, since this one goes on
-        checking."""
+        """Yield the same from Spark, in waves. Another thread runs them, since this one continues
+        to check."""
         context = self._spark.sparkContext
         count = context.defaultParallelism * _ITEMS_PER_CORE
         group = f"penstock-verify-{uuid.uuid4()}"
@@ -576,8 +573,8 @@ def _scanned(table: DeltaTable, compared: Sequence[Column]) -> tuple[ScanColumn,
 
 
 def _null_in_live_rows(source: CopySource, table: DeltaTable) -> ScanColumn | None:
-    """Return the column that is NULL in live rows, if any: the publisher has no dead rows, so those
-    of the node do not count."""
+    """Return the column that is NULL in live rows, if any: the publisher has no dead rows, so the
+    node's are not compared."""
     if source.table.schema.deleted_at is None:
         return None
     column = table.schema.by_source[DELETED_AT]

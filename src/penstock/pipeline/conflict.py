@@ -19,9 +19,9 @@ ERROR: Final = "error"
 APPLY_REMOTE: Final = "apply_remote"
 KEEP_LOCAL: Final = "keep_local"
 CONFLICT_RESOLUTIONS: Final = (ERROR, APPLY_REMOTE, KEEP_LOCAL)
-"""The ways to treat a change that gives a row a key that the target has: the change stops the
-subscription; its row replaces the existing one; the change is left out, and later changes of the
-key change the existing row."""
+"""The resolutions for a change that gives a row an existing key: the change stops the subscription;
+its row replaces the existing one; the change is skipped, and later changes of the key change the
+existing row."""
 EXISTS: Final = "Key already exists"
 KEYS_NAMED: Final = 10
 _VALUE_LENGTH: Final = 64
@@ -68,7 +68,7 @@ def _cut(value: bytes | None) -> str:
 
 
 def conflict(table: str, findings: Sequence[tuple[str, pa.Table]]) -> ReplicationConflict:
-    """Return the error for ``findings``: pairs of a description and the keys that it is about."""
+    """Return the error for ``findings``: pairs of a description and its keys."""
     detail = "; ".join(f"{what}: {describe_keys(keys)}" for what, keys in findings)
     return ReplicationConflict(
         f'conflict detected on table "{table}": its rows and the publisher\'s changes disagree',

@@ -39,9 +39,9 @@ from penstock.pipeline.tasks import Failed
 from penstock.protocol.copy_columns import binary_copy, binary_rows, text_rows
 
 _PORTION_AT_MOST: Final = 4 << 20
-"""The most bytes handed to the client at a time; a larger row goes in several pieces."""
+"""The most bytes sent to the client at a time; a larger row is sent in several pieces."""
 _PORTION: Final = 1 << 20
-"""The approximate number of bytes handed to the client at a time."""
+"""The approximate number of bytes sent to the client at a time."""
 
 log = logging.getLogger(__name__)
 
@@ -361,17 +361,15 @@ def _stream(rows: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
-# Division of a table for COPY: files into shares for tasks, shares into waves for jobs.
-#
-# In: files in order. Out: waves of shares, each a file and a run of its rows. The first wave is
-# small, so that the client has work soon; each further one is twice as large as the one before.
-# Sizes are estimates of the rows as COPY sends them: the size of a file tells how well its columns
-# compressed, not how long they are.
+# Division of a table for COPY: files into shares for tasks, shares into waves for jobs.  Files are
+# divided in order; a share is a file and a run of its rows. The first wave is small, so that the
+# client has work soon; each further one is twice as large. Sizes are estimates of the rows as COPY
+# sends them: the size of a file depends on how well its columns compressed, not on their length.
 
 _FIRST_WAVE_BYTES: Final = 8 << 20
 _WAVE_BYTES: Final = 256 << 20
 _SHARE_BYTES: Final = 32 << 20
-"""The largest share. Small ones read much in vain, as each reads its row group from the beginning.
+"""The largest share. Small shares read too much, as each reads its row group from the beginning.
 """
 _SHARES: Final = 2
 """The least number of shares in a wave."""

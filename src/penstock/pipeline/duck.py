@@ -114,8 +114,8 @@ os.register_at_fork(
 
 @contextmanager
 def lent() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Lend an empty connection that nobody else has meanwhile; an idle one, if there is one.
-    Borrowers leave nothing in it. It is closed after an error."""
+    """Lend an empty connection for exclusive use; an idle one, if there is one. Borrowers leave
+    nothing in it. It is closed after an error."""
     try:
         duck = _idle.pop()
     except IndexError:
@@ -132,8 +132,7 @@ def lent() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def read_from(duck: duckdb.DuckDBPyConnection, sql: str, rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield a query's rows, at most ``rows`` in a batch. Raises duckdb.Error at whatever row it
-    fails.
+    """Yield a query's rows, at most ``rows`` in a batch. Raises duckdb.Error at the row that fails.
 
     After the first batch an error comes as Arrow's OSError, with DuckDB's text in it.
     """

@@ -20,7 +20,7 @@ from penstock.pipeline.duck import connection, query_error
 from penstock.sqlstate import NumericValueOutOfRange
 
 _TOLD: Final = "<penstock {} {} penstock>"
-"""The form of an error in an exception's text: Spark gives the driver nothing but that text."""
+"""The form of an error in an exception's text, as Spark gives the driver only that text."""
 _RETOLD: Final = re.compile(r"<penstock (\w{5}) (.*?) penstock>", re.DOTALL)
 _ROW = "row_of_batch"
 _VALUE = "value_of_row"
@@ -90,7 +90,7 @@ class Evaluation:
 
 
 def as_kept(values: pa.Array, type: pa.DataType) -> pa.Array:
-    """Return values of a statement as a column of that type keeps them.
+    """Return values of a statement in the form of a column of that type.
 
     Raises PenstockError (22003: Delta's type is narrower than PostgreSQL's), ValueNotRepresentable
     (22008: infinity, and years that Delta does not have).

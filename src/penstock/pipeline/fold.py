@@ -87,12 +87,12 @@ def fold(
     ``batches``: of one relation, in the versions of its definition that the run saw. ``schema``:
     the target's, which holds the columns of all of them. Changes and TRUNCATEs below
     ``from_sequence`` are skipped: the table has them already. ``schema.key`` == () makes the table
-    a multiset. ``with_versions``: also return the versions of rows in between; no change may
-    precede a TRUNCATE then. ``stamped``: makes the metadata columns. ``options``: the
-    subscription's. With ``conflict_resolution`` an inserted key may be there already. With
-    ``soft_delete`` rows that existed before the run stay when they are deleted; the schema has
-    ``deleted_at``, and no TRUNCATE is given. ``draw``: gives values of sequences for inserted
-    rows, in the order of changes.
+    a multiset. ``with_versions``: also return the versions of rows in between; then no change may
+    precede a TRUNCATE. ``stamped``: makes the metadata columns. ``options``: the subscription's.
+    With ``conflict_resolution`` an inserted key may exist already. With ``soft_delete`` rows that
+    existed before the run stay when they are deleted; the schema has ``deleted_at``, and no
+    TRUNCATE is given. ``draw``: returns values of sequences for inserted rows, in the order of
+    changes.
 
     Raises ReplicationConflict if a key is inserted twice or an inserted row lacks a value,
     RelationChanged if changes do not fit the target's columns or do not identify rows as the target
@@ -220,15 +220,15 @@ class _KeyedFold:
         return _Dead(every.take(np.isin(every.origin, found)))
 
     def _follows(self, totals: KeyTotals) -> bool:
-        """Tell whether the changes of each key alternate, and begin with an insert after a
-        TRUNCATE. If not, some are of rows that do not exist."""
+        """Return whether the changes of each key alternate, and begin with an insert after a
+        TRUNCATE. If not, some change missing rows."""
         expected = totals.exists.astype(np.int64) - totals.existed
         emptied = self.truncate and np.any(totals.existed)
         return bool(np.all(totals.balance == expected) and not emptied)
 
     def _made_twice(self, events: KeyEvents, totals: KeyTotals) -> tuple[Integers, LocalRows]:
-        """Return the events that make a row for a key that has one by an earlier change, and those
-        earlier rows. Raises ReplicationConflict if that is an error."""
+        """Return the events that make a row for a key that already has one by an earlier change,
+        and those earlier rows. Raises ReplicationConflict if that is an error."""
         expected = totals.exists.astype(np.int64) - totals.existed
         if not np.any(totals.balance > expected):
             return np.empty(0, np.int64), {}
@@ -282,9 +282,9 @@ class _KeyedFold:
         return self.changes.differs(self._mask(found), self.schema.key, local)
 
     def _existing(self, there: Integers, found: Integers, local: LocalRows) -> NetChange:
-        """Fold again with keys that exist. ``there``: first events of keys that the run makes
-        though the target has them, in the rows ``local``; ``found``: first events of the other keys
-        that the target has."""
+        """Fold again with existing keys. ``there``: first events of keys that the run makes
+        although the target has them, in the rows ``local``; ``found``: first events of the target's
+        other keys."""
         at = position(there)
         if self.options.conflict_resolution == KEEP_LOCAL and self._told_enough:
             with key_events(self.schema.key, self.changes) as events:
@@ -302,9 +302,9 @@ class _KeyedFold:
 
     @property
     def _told_enough(self) -> bool:
-        """Tell whether enough changes were reported. The report of a change that is left out shows
-        the row in its way, which takes a fold for each link of a chain; from now on the rest is
-        found at once."""
+        """Return whether enough changes were reported. The report of a skipped change shows the
+        existing row, which takes one fold for each link of a chain; after this the rest is found at
+        once."""
         return self.resolved is not None and len(self.resolved.at) >= KEPT
 
     def _told(self, met: Mask, local: LocalRows) -> Met:
@@ -350,7 +350,7 @@ class _Dead:
 
 
 def _by_change(made: Integers, local: LocalRows) -> LocalRows:
-    """Return ``local`` by positions of changes. It comes by numbers of the events ``made``."""
+    """Return ``local``, which is by numbers of the events ``made``, by positions of changes."""
     return {int(position(made[number])): row for number, row in local.items()}
 
 
@@ -403,17 +403,16 @@ def _value_not_sent(table: str, column: str) -> ReplicationConflict:
     )
 
 
-# Changes of a run that meet a row with their key, where such changes are left out (``keep_local``).
-#
-# In: the key events of a run, and the keys that have a row before it. Out: positions of changes.
-# Changes are visited one after the other: a row whose change of key is left out stays where it is,
-# and may be in the way of the next one.
+# Changes of a run whose key exists already, if such changes are skipped (``keep_local``).  They are
+# found from the key events of a run and the keys that have a row before it. Changes are visited one
+# after the other: a row whose change of key is skipped keeps its key, and may conflict with the
+# next one.
 
 
 def find_existing_keys(event: Integers, key: Integers, there: Integers) -> Integers:
-    """Return the positions of changes that meet a row with their key. ``event``, ``key``: as
-    ``KeyEvents.grouped`` gives them; ``there``: the keys with a row. Changes of missing rows are
-    not among them."""
+    """Return the positions of changes whose key exists. ``event``, ``key``: from
+    ``KeyEvents.grouped``; ``there``: the keys with a row. Changes of missing rows are not among
+    them."""
     order = np.argsort(event)
     event, key = event[order], key[order]
     at = position(event)
@@ -436,11 +435,9 @@ def find_existing_keys(event: Integers, key: Integers, there: Integers) -> Integ
     return np.array(found, np.int64)
 
 
-# Fold of a table without a key: its rows are a multiset.
-#
-# In: a run of changes whose old tuples are whole rows (REPLICA IDENTITY FULL), or inserts only.
-# Out: a NetChange whose ``removed`` holds whole rows without generated columns, each with the
-# number of equal rows that are to go.
+# Fold of a table without a key: its rows are a multiset.  The old tuples of the run are whole rows
+# (REPLICA IDENTITY FULL), or it has inserts only. ``removed`` of its NetChange holds whole rows
+# without generated columns, each with the number of equal rows to remove.
 
 
 def fold_multiset(
@@ -451,10 +448,10 @@ def fold_multiset(
     with_versions: bool = False,
     options: LakeOptions = DEFAULTS,
 ) -> NetChange:
-    """Count how often each distinct row comes and goes. A row that comes and goes again is not
-    written at all.
+    """Count how often each distinct row is inserted and deleted. A row that is inserted and then
+    deleted is not written at all.
 
-    A row that goes and comes again is removed and written: only that shows whether it exists.
+    A row that is deleted and then inserted is removed and written, to find out whether it exists.
     ``changes`` has no unknown cells. ``options``: as for ``fold``; a row that stays is written with
      the old tuple of its DELETE, which is a whole row.
     """
@@ -520,12 +517,13 @@ class _MultisetFold:
         return numbers(self._compared, self.changes)
 
     def _taken(self) -> tuple[Integers, Integers]:
-        """Return the rows that changes take, and how often each is taken."""
+        """Return the rows that changes remove, and how often each is removed."""
         old = self._numbers[len(self.changes) :]
         return np.unique(old[self.changes.operation != INSERT], return_counts=True)
 
     def _asked(self) -> NetChange:
-        """Return a net change that asks for the counts of all rows that the run takes, at once."""
+        """Return a net change that asks for the counts of all rows that the run removes, at
+        once."""
         row, most = self._taken()
         net = self._net(self.changes.new.slice(0, 0), self._compared.take(pa.array(row)))
         return replace(
@@ -537,8 +535,8 @@ class _MultisetFold:
         )
 
     def _folded_out(self, stock: Mapping[int, int]) -> NetChange:
-        """Fold again without the changes that do not find their rows. ``stock``: how many the
-        table has of some rows; of the others it has as many as the run takes."""
+        """Fold again without the changes that do not find their rows. ``stock``: how many the table
+        has of some rows; of the others it has as many as the run removes."""
         changes = self.changes
         kept = _having_rows(changes, self._numbers, dict(stock))
         if kept.all():
@@ -582,8 +580,8 @@ def _stock(rows: Integers, there: Integers) -> dict[int, int]:
 def _takes_what_was_not_made(
     changes: Changes, numbers: Integers, kept: Mask, stock: Mapping[int, int]
 ) -> bool:
-    """Tell whether a kept change takes a row that a left-out change would have made, and of which
-    the number in the table is unknown."""
+    """Return whether a kept change removes a row that a skipped change would have made and whose
+    number in the table is unknown."""
     count = len(changes)
     made = numbers[:count][~kept & (changes.operation != DELETE)]
     taken = numbers[count:][kept & (changes.operation != INSERT)]
@@ -600,8 +598,8 @@ def _dead(changes: Changes, old: pa.Table, numbers: Callable[[], Integers]) -> p
 
 
 def _shown_and_deleted(changes: Changes, numbers: Integers) -> Integers:
-    """Return the positions of the DELETEs of rows that existed before the run, whatever values they
-    had then. Of equal rows, those that the run inserted go first."""
+    """Return the positions of the DELETEs of rows that existed before the run, with any values. Of
+    equal rows, those that the run inserted are deleted first."""
     count = len(changes)
     new, old = numbers[:count].tolist(), numbers[count:].tolist()
     brought: Counter[int] = Counter()
@@ -618,16 +616,15 @@ def _shown_and_deleted(changes: Changes, numbers: Integers) -> Integers:
     return np.array(found, np.int64)
 
 
-# Equal rows of a run of changes, and how the run changes their counts.
-#
-# In: the rows that changes make and take, as columns. Out: numbers and counts. Equal rows are the
-# same to the last bit: NULL is NULL, NaN is NaN, but 0 is not -0, whatever a type's equality says,
-# because readers see which of the two is left.
+# Equal rows of a run of changes, and how the run changes their counts.  The rows that changes make
+# and remove, as columns, get numbers and counts. Equal rows are the same to the last bit: NULL
+# equals NULL and NaN equals NaN, but 0 does not equal -0, even if the type says so, because readers
+# see which of the two is left.
 
 
 def _lent(both: pa.Table, changes: Changes) -> tuple[pa.Table, str]:
-    """Return rows that come (sign 1) and go (-1), and the SQL expressions that are equal for equal
-    rows."""
+    """Return inserted (sign 1) and removed rows (-1), and the SQL expressions that are equal for
+    equal rows."""
     count = len(changes)
     sign = np.repeat(np.array([1, -1], np.int8), count)
     sign[:count][changes.operation == DELETE] = 0

@@ -49,8 +49,8 @@ class GeneratedColumns:
     columns: tuple[GeneratedColumn, ...] = ()
 
     def filled(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with their generated values. Raises ValueNotRepresentable with the
-        SQLSTATE that PostgreSQL has for the error."""
+        """Return the rows with their generated values. Raises ValueNotRepresentable with
+        PostgreSQL's SQLSTATE for the error."""
         for column in self.columns:
             at = rows.schema.get_field_index(column.name)
             try:

@@ -63,8 +63,8 @@ class OldRows:
 
 
 def versions(changes: Changes, old_rows: OldRows | None = None) -> Versions:
-    """Return the rows that ``changes`` made and ended, in order. ``old_rows``: None where every
-    change has all of its values. Raises the error that ``not_sent`` makes."""
+    """Return the rows that ``changes`` made and ended, in order. ``old_rows``: None if every change
+    has all of its values. Raises the error that ``not_sent`` makes."""
     count = len(changes)
     updates = changes.operation == row_changes.UPDATE
     both = updates & (changes.old_kind != 0)
@@ -82,7 +82,7 @@ def versions(changes: Changes, old_rows: OldRows | None = None) -> Versions:
 
 def _cells(changes: Changes, old_rows: OldRows | None) -> tuple[Mapping[str, Integers], Integers]:
     """Return, for each column with unchanged values, the change that sent the value of each change,
-    -1 where none did; and the old row that has such values."""
+    or -1; and the old row that has such values."""
     count = len(changes)
     gaps = {name: mask for name, mask in changes.unchanged.items() if mask.any()}
     old = np.full(count, -1, np.int64)
@@ -222,11 +222,10 @@ class HistoryWork:
         return pa.Table.from_arrays(columns, schema=self.table.schema.arrow())
 
 
-# The rows of a table as the beginning of its history.
-#
-# In: a table, or the leaves of a partitioned one, at some LSN; its history. Out: the history with a
-# row staged for each live row, preceded by one that ends all rows the history has had. No row
-# crosses the driver. ``subscription.history`` decides when to do this.
+# The rows of a table as the beginning of its history.  For each live row of a table, or of a
+# partitioned one's leaves, at some LSN, a row of the history is staged. One that ends all earlier
+# rows of the history comes first. No row crosses the driver. ``subscription.history`` decides when
+# to do this.
 
 _SECONDS_PER_BYTE: Final = 3e-8
 
@@ -292,7 +291,7 @@ def _checked(
     history: DeltaTable, expected: int, results: Sequence[Written | Failed]
 ) -> list[WrittenFile]:
     """Return the written files. Raises StorageError, and removes them, unless they hold all rows
-    but those that were left out."""
+    except for the omitted ones."""
     written = [file for result in results if isinstance(result, Written) for file in result.files]
     expected -= sum(result.left_out for result in results if isinstance(result, Written))
     failed = [result.error for result in results if isinstance(result, Failed)]

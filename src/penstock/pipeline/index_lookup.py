@@ -48,7 +48,7 @@ class SearchedTable(Protocol):
 
 
 _LOOKUPS: Final = 10_000_000
-"""The most lookups, keys times files, that are made: a second of this process."""
+"""The most lookups, keys times files: they take a second of this process."""
 _SECONDS_PER_LOOKUP: Final = 1e-7
 _SECONDS_PER_FILE: Final = 0.005
 _SECONDS_PER_ROW: Final = {False: 1e-8, True: 1e-7}
@@ -90,7 +90,7 @@ def look_up(
 
 
 def _is_quick(keys: int, files: Sequence[tuple[SearchedTable, DataFile]], *, long: bool) -> bool:
-    """Tell whether indexes are quicker than a look at every row. For many short keys, which are
+    """Return whether indexes are quicker than a search of every row. For many short keys, which are
     numbers, they are not."""
     lookups, rows = keys * len(files), sum(file.rows for _, file in files)
     searched = len(files) * _SECONDS_PER_FILE + rows * _SECONDS_PER_ROW[long]
@@ -104,8 +104,8 @@ def _index(indexes: KeyIndexes, spark: Spark, item: IndexItem, left: Time) -> Fi
 
 
 def _is_there(item: IndexItem, file: DataFile) -> bool:
-    """Tell whether the file exists with the length that was written, since deleting a row does not
-    open it. Object stores are not asked: that would take longer than the rest of a small batch."""
+    """Return whether the file exists with its written length, since deleting a row does not open
+    it. Object stores are not asked: that would take longer than the rest of a small batch."""
     if not is_local(item.table_uri):
         return True
     try:

@@ -32,7 +32,7 @@ FOR_A_CLIENT: Final = 0.5
 two make: the other cores are for other work, and for the client itself if it is on the same
 machine."""
 HERE_BYTES: Final = float(256 << 10)
-"""Bytes of data files that are read in less time than a job takes to begin."""
+"""Bytes of data files that can be read while a job would begin."""
 HERE_SECONDS: Final = 0.05
 """The same limit as an estimate of the work."""
 _SIDE_BY_SIDE: Final = 4
@@ -114,8 +114,8 @@ def check_answers(answers: Sequence[Answer], items: int, name: str) -> Sequence[
 
 
 def pack(items: Sequence[tuple[float, Item]], count: int) -> list[tuple[Item, ...]]:
-    """Pack items into ``count`` tuples of about equal cost: the next dearest item goes to the tuple
-    with the least cost."""
+    """Pack items into ``count`` tuples of about equal cost: the next most expensive item goes to
+    the tuple with the least cost."""
     loads: list[tuple[float, int]] = [(0.0, number) for number in range(count)]
     packed: list[list[Item]] = [[] for _ in range(count)]
     for cost, item in sorted(items, key=lambda pair: -pair[0]):

@@ -51,8 +51,8 @@ class KeyCodes:
 
 
 def kind(type: pa.DataType) -> str | None:
-    """Return the kind that values of the type are compared as; None: they have no code. Integers of
-    all widths are one kind, as a column may become wider."""
+    """Return the kind by which values of the type are compared; None if they have no code. Integers
+    of all widths are one kind, as a column may become wider."""
     if pa.types.is_signed_integer(type):
         return "integer"
     if pa.types.is_string(type) or pa.types.is_large_string(type):
@@ -65,8 +65,8 @@ def kind(type: pa.DataType) -> str | None:
 
 
 def kinds(columns: Sequence[tuple[pa.DataType, int]]) -> tuple[str, ...] | None:
-    """Return the kinds of a key's columns, each given as Arrow type and PostgreSQL type OID; None:
-    such keys have no codes."""
+    """Return the kinds of a key's columns, each given as Arrow type and PostgreSQL type OID; None
+    if such keys have no codes."""
     found = [
         "uuid" if oid == UUID and each == "text" else each
         for type, oid in columns
@@ -82,7 +82,7 @@ def fit(kinds: Sequence[str], types: Sequence[pa.DataType]) -> bool:
 
 
 def is_wide(kinds: Sequence[str]) -> bool:
-    """Tell whether such keys need more than 64 bits to be told apart."""
+    """Return whether such keys need more than 64 bits."""
     return len(kinds) > 1 or kinds[0] in ("text", "uuid")
 
 

@@ -38,12 +38,12 @@ _LARGEST_ROWS: Final = 8_000_000
 folder, at 20 bytes a row."""
 _MEMORY_BYTES: Final = 64 << 20
 _UNUSED_S: Final = 60.0
-"""Seconds until an unused index leaves the memory. Its file may no longer belong to the table,
-which nobody reports. The index is made again for the next one who asks."""
+"""Seconds until an unused index leaves memory. Its file may have left the table, which nobody
+reports. The next request makes the index again."""
 _HELD_AT_MOST: Final = 100_000
-"""The most files that are known, with an index or known to have none."""
+"""The most files remembered, with an index or as having none."""
 _ASKED: Final = 2
-"""The number of searches of a file that have an index made: a batch now and then is not worth one.
+"""The number of searches of a file before it gets an index, which rare batches do not repay.
 """
 _TRIED_AGAIN_S: Final = 600.0
 _SECONDS_PER_ROW: Final = 1e-6
@@ -212,7 +212,7 @@ class KeyIndexes:
             else:
                 self._build_large(spark, item)
         except Exception as error:  # a full disk, a file that is gone, a Spark that ends
-            # A small file may be gone since its batch was given up: that needs no warning.
+            # A small file may be gone because its batch was given up, which needs no warning.
             if not self._closed and not (small and isinstance(error, PenstockError)):
                 log.warning("no index of %s/%s: %s", item.table_uri, item.path, error)
             self._not_before[_key(item)] = time.monotonic() + _TRIED_AGAIN_S
@@ -250,8 +250,8 @@ class KeyIndexes:
             whole.unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """Remove the least recently opened index files. One that is being searched stays mapped
-        until then."""
+        """Remove the least recently opened index files. An index in use stays mapped until its
+        search ends."""
         files = sorted(
             ((file.stat().st_mtime, file.stat().st_size, file) for file in self._files()),
             key=lambda each: each[0],

@@ -64,7 +64,7 @@ class LocateItem:
 def locate(item: LocateItem) -> Hits:
     """Return all live rows of the file that match a probe row. Raises StorageError.
 
-    In a multiset these are at most ``copies`` rows for each probe row, the first ones.
+    In a multiset these are the first ``copies`` rows, at most, for each probe row.
     """
     if item.known is not None:
         return item.known
@@ -88,8 +88,8 @@ def locate(item: LocateItem) -> Hits:
 
 
 def _constants(item: LocateItem, schema: pa.Schema) -> pa.Table:
-    """Return one row: the values, c0, c1 ..., that all rows of the file have in columns of the key
-    that it lacks. They are NULL in columns that were added later."""
+    """Return one row: the values c0, c1 ... of all rows of the file in key columns that it lacks.
+    They are NULL in columns that were added later."""
     values, columns = item.partition_values or {}, {}
     for i, name in enumerate(item.key):
         type = schema.field(f"k{i}").type

@@ -19,7 +19,7 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.versions import Versions
 
 KEPT: Final = 20
-"""The number of keys of skipped changes, and of changes that met a row, kept for the log."""
+"""The number of keys of skipped changes, and of changes with an existing key, kept for the log."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class LocalRow:
 
 
 LocalRows = Mapping[int, LocalRow]
-"""Rows by the number of the key that they have; only those that are reported."""
+"""Reported rows by the number of their key."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class NetChange:
     table: str
     schema: TableSchema
     changes: int
-    """Row changes folded, for statistics; those that a TRUNCATE made void are not counted."""
+    """The number of folded row changes, for statistics, without those before a TRUNCATE."""
     rows: pa.Table
     removed: pa.Table
     absent: pa.Table
@@ -171,13 +171,13 @@ class NetChange:
     truncate: bool = False
     skipped: Skipped | None = None
     versions: Versions | None = None
-    """The row versions of the changes that were not skipped, if they were asked for."""
+    """The row versions of the changes that were not skipped, if requested."""
     without: Callable[[np.ndarray], NetChange] | None = field(default=None, repr=False)
-    """Fold again without the changes of missing rows. The argument tells, for each row of
-    ``removed``, how many of it are missing. None: this net change does not know its changes."""
+    """Fold again without the changes of missing rows. The argument is the number missing of each
+    row of ``removed``. None if this net change does not know its changes."""
     asks: bool = False
-    """The net change does nothing but ask how many of ``removed`` are missing; ``without`` must be
-    called with the answer, even if none are."""
+    """The net change only asks how many of ``removed`` are missing; ``without`` must be called with
+    the answer, even if none are."""
     exists: Callable[[str, np.ndarray, LocalRows], ReplicationConflict] | None = field(
         default=None, repr=False
     )
@@ -185,14 +185,14 @@ class NetChange:
     None: ``absent`` is empty."""
     resolved: Met | None = None
     existing: Callable[[np.ndarray, LocalRows], NetChange] | None = field(default=None, repr=False)
-    """Fold again, where an existing row is no error. The arguments are the rows of ``absent`` that
+    """Fold again, if an existing row is not an error. The arguments are the rows of ``absent`` that
     the target has."""
     ended: EndedRows | None = None
     all_ended: pa.Table | None = None
     differs: Callable[[np.ndarray, LocalRows], OriginDiffers] | None = field(
         default=None, repr=False
     )
-    """Report the changes by which these rows of ``removed`` go. None: changes of rows without a key
+    """Report the changes that remove these rows of ``removed``. None: changes of rows without a key
     are not reported."""
 
     @property
@@ -203,16 +203,16 @@ class NetChange:
 
     @property
     def rows_removed(self) -> int:
-        """The number of rows that go, without those that a TRUNCATE takes."""
+        """The number of removed rows, without those that a TRUNCATE removes."""
         return int(self.removed.num_rows if self.copies is None else self.copies.sum())
 
     @property
     def rows_written(self) -> int:
-        """The number of rows that come, complete and to be completed."""
+        """The number of new rows, complete and incomplete."""
         return int(self.rows.num_rows) + self.rows_completed
 
     @property
     def rows_completed(self) -> int:
-        """The number of rows that come and need their old rows."""
+        """The number of new rows that need their old rows."""
         incomplete: int = self.incomplete.rows.num_rows if self.incomplete else 0
         return incomplete + (len(self.ended.old) if self.ended else 0)

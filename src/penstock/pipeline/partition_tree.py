@@ -42,7 +42,7 @@ from penstock.sql.grammar.partition_bound import (
 from penstock.sql.typed.input_functions import input_function
 
 _FRACTION: Final = re.compile(r"[-+]?\d*\.\d*")
-"""A number that an integer column rounds. Its text does not say whether it was in quotes, where
+"""A number that an integer column rounds. If it was in quotes, which its text does not show,
 PostgreSQL would refuse it."""
 
 

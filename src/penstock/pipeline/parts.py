@@ -31,7 +31,7 @@ class Leaves:
     routing: Level
 
     def touched(self, net: NetChange) -> frozenset[int]:
-        """Return the leaves that a net change is about, even if it does not change them in the end.
+        """Return the leaves of a net change, even of rows that stay unchanged.
 
         Raises ReplicationConflict (23514) for a row, old or new, that belongs to no leaf.
         """
@@ -45,7 +45,7 @@ class Leaves:
         return frozenset(found)
 
     def can_route(self, keys: pa.Table) -> bool:
-        """Tell whether the keys hold all columns that routing looks at."""
+        """Return whether the keys contain all columns by which rows are routed."""
         return self.routing.columns <= set(keys.column_names)
 
 
@@ -86,7 +86,7 @@ class Part:
         return pa.schema([f for f in self.table.schema.arrow() if f.name not in stamps])
 
     def keys(self, keys: pa.Table) -> pa.Table:
-        """Return keys, or whole rows that are looked for, with this table's column names."""
+        """Return keys, or whole rows to search for, with this table's column names."""
         return keys.rename_columns([self.names[name] for name in keys.column_names])
 
     def destination(self) -> Destination:

@@ -27,7 +27,7 @@ from penstock.lakehouse.storage import (
 )
 
 INLINE_BYTES: Final = 1 << 20
-"""Smaller payloads go with the task, others by a file in the staging area."""
+"""Smaller payloads are sent with the task, others as a file in the staging area."""
 _STAGING: Final = "_penstock/staging"
 
 
@@ -60,7 +60,7 @@ class Payloads:
         self._uris: list[str] = []
 
     def put(self, table: pa.Table) -> Payload:
-        """Hand a table over; return its payload. Raises StorageError."""
+        """Store a table for tasks; return its payload. Raises StorageError."""
         if table.nbytes < INLINE_BYTES:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema) as writer:

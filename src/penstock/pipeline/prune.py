@@ -80,10 +80,10 @@ def _partition_value(file: DataFile, column: str, type: pa.DataType) -> Any:
 
 
 def _test(column: pa.ChunkedArray) -> Test | None:
-    """Return a test whether any value of the column may lie in [low, high]; None if bounds are of
-    no use.
+    """Return a test whether any value of the column may lie in [low, high]; None if bounds are
+    useless.
 
-    NULL has no place in bounds, and writers differ on the places of NaN and -0.
+    Bounds leave out NULL, and writers order NaN and -0 differently.
     """
     if not _bounded(column.type) or column.null_count:
         return None

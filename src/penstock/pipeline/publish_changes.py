@@ -65,7 +65,7 @@ from penstock.wire_rows import data_of
 _INLINE_BYTES: Final = 1 << 20
 """Bytes of messages that come back with an item's result; more go through the staging area."""
 _INLINE_OF_A_JOB: Final = 16 << 20
-"""The same for all items of a job; the JVM of the driver holds these messages several times."""
+"""The same limit for all items of a job; the driver's JVM holds these messages several times."""
 _WAVE_BYTES: Final = 256 << 20
 """Bytes of data files whose messages are made before the first is sent; one file may be larger."""
 _SHARE_BYTES: Final = 256 << 20
@@ -286,14 +286,12 @@ def _read(stored: _Stored) -> EncodedChanges:
     return EncodedChanges(stored.work, stored.operation, stored.changes, data)
 
 
-# The changes of one table divided by key, so that each share fits into a task's memory.
-#
-# In: a table's changes that are too many for one task. Out: the same changes as several items, each
-# with whole keys: an old row and its new one are in the same share. Each file is read once: each of
-# a few tasks writes its rows by the hash of their key into a file of the staging area, and a share
-# reads its runs of rows from those files. So the work grows with the bytes and not with their
-# square. A new row whose key has changed goes by its old key, if the writer has told that key and
-# no other pair has the old or the new key.
+# The changes of one table divided by key, so that each share fits into a task's memory.  Changes
+# that are too many for one task become several items, each with whole keys: an old row and its new
+# one are in the same share. Each file is read once: each of a few tasks writes its rows by the hash
+# of their key into a file of the staging area, and a share reads its runs of rows from those files.
+# So the work grows with the bytes and not with their square. A new row whose key has changed uses
+# its old key, if the writer has recorded it and no other pair has the old or the new key.
 
 _HELD_BYTES: Final = 32 << 20
 """Bytes of rows that are sorted by share and written at a time."""

@@ -57,7 +57,7 @@ class RoutedWriter(WritesFiles):
             max(self._writers.values(), key=lambda writer: writer.held_bytes).flush()
 
     def abort(self) -> None:
-        """Remove everything that was written."""
+        """Remove all written files."""
         for writer in self._writers.values():
             writer.abort()
 

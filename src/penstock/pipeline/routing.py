@@ -79,7 +79,7 @@ class Level:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The names, in the rows, of all columns that routing looks at, here and below."""
+        """The names, in the rows, of all columns used for routing, here and below."""
         found = {column.name for column in self.key}
         for below in (*(to for _, to in self.partitions), self.default):
             if isinstance(below, Level):
@@ -113,8 +113,8 @@ class Level:
                 found[taken] = to
 
     def _divided(self, rows: _Rows, mine: Mask) -> Iterator[tuple[int | Level | None, Mask]]:
-        """Yield each partition that takes any of the rows ``mine``, with their mask; None for those
-        that no partition takes."""
+        """Yield each partition for any of the rows ``mine``, with their mask; None for rows without
+        a partition."""
         left = mine
         hashes = self._hashes(rows) if _hashed(self.partitions) else None
         for bound, to in self.partitions:

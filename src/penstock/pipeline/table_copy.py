@@ -117,7 +117,7 @@ class CopySource:
 
     @property
     def tables(self) -> tuple[DeltaTable, ...]:
-        """All tables that a copy is committed to, the table itself last."""
+        """All tables to which a copy is committed, the table itself last."""
         return (*(() if self.leaves is None else self.leaves.tables), self.table)
 
     @property
@@ -283,7 +283,7 @@ class _Round:
 
 
 def _abandon(copy: _Copy) -> None:
-    """Remove files that nothing will name; those of killed tasks are left to VACUUM."""
+    """Remove files that no commit will name; VACUUM removes those of killed tasks."""
     _remove(copy.source, copy.files)
     copy.files = []
 
@@ -409,13 +409,11 @@ def _description(sources: Sequence[CopySource]) -> str:
 
 
 # The work of an initial copy: one Spark task per unit, or all in this process; results as they
-# come.
-#
-# In: copy tasks. Out: each unit's result once, as soon as its task is done, in the thread that
-# asks. A unit that has lost its own connection is copied again, twice at most, unless the snapshot
-# is known to be gone; finished units stay finished. Spark's ``collect`` gives results only when all
-# tasks are done. An accumulator brings them earlier, so that a table can be committed and progress
-# shown while the others go on.
+# come.  Each unit's result is returned once, as soon as its task is done. A unit that has lost its
+# own connection is copied again, twice at most, unless the snapshot is known to be gone; finished
+# units stay finished. Spark's ``collect`` returns results only when all tasks are done. An
+# accumulator sends them earlier, so that a table can be committed and progress shown while the
+# others go on.
 
 _CHECK_INTERVAL_S: Final = 0.5
 _LONGEST_UNIT_S: Final = 15.0
@@ -423,7 +421,7 @@ _LONGEST_UNIT_S: Final = 15.0
 _TRIES: Final = 3
 """The number of attempts at a unit whose connection breaks."""
 _PAUSE_S: Final = 1.0
-"""Seconds before a unit is tried again: a server that has gone is known to be gone by then."""
+"""Seconds before a unit is retried: by then a lost server is known to be lost."""
 _TICK_S: Final = 0.1
 _ENDED: Final = object()
 """The mark that there will be no more results."""
@@ -475,13 +473,13 @@ class CopyJob:
         self._todo = {task.number: task for task in tasks}
         """Units that somebody waits for, in order."""
         self._delivered: set[int] = set()
-        """Units of ``_todo`` whose results are in the queue."""
+        """Units of ``_todo`` with results in the queue."""
         self._taken: dict[int, Result] = {}
         self._lost: set[int] = set()
         """Units of this wave that have lost their connections and are tried again."""
         self._tries: Counter[int] = Counter()
         self._restart = False
-        """The running job has units that nobody waits for: another job is to follow it."""
+        """The running job has units that nobody waits for, so another job must follow it."""
         self._cancelled = False
         self._thread = threading.Thread(target=self._run, name="copy", daemon=True)
 
@@ -502,7 +500,7 @@ class CopyJob:
     def results(
         self, check: Callable[[], None], stray: Callable[[Copied], None] = lambda copied: None
     ) -> Iterator[Result]:
-        """Yield each unit's result once, as it comes. Raises what Spark raises.
+        """Yield each unit's result once, as it comes. Raises Spark's errors.
 
         ``check`` is called every half second, however fast the results come. ``stray`` is called
         for results that nobody waits for: units of a discarded table, and second attempts at a
@@ -648,14 +646,11 @@ class CopyJob:
 
 
 # Units of copy work, into which a table is cut, and the commands that each sends to the publisher.
-#
-# In: a published table with the size of its heaps, and the columns of its target. Out: SELECT
-# commands, packed so that each task reads about the same amount, whatever the tables look like.
-# This part is pure: no Spark, no connection. ``CopyJob`` and ``table_copy_task`` run the commands.
-#
-# A heap is cut by ctid, which PostgreSQL 14 and later reads by TID range scans. The last range of
-# a heap is open: blocks may have been added since they were counted, and the snapshot may see rows
-# in them.
+# From the sizes of a table's heaps and the columns of its target, SELECT commands are made and
+# packed so that each task reads about the same amount. This part is pure: no Spark, no connection.
+# ``CopyJob`` and ``table_copy_task`` run the commands.  A heap is cut by ctid, which PostgreSQL 14
+# and later reads by TID range scans. The last range of a heap is open: blocks may have been added
+# since they were counted, and the snapshot may see rows in them.
 
 _UNITS_PER_CORE: Final = 8
 _LARGEST_UNIT: Final = 512 << 20
@@ -672,8 +667,9 @@ class Unit:
 def unit_bytes(size: int, cores: int, least: int) -> int:
     """Return the size of units of a table of ``size`` bytes: ``least``, or more for large tables.
 
-    Each core gets the same number of units, or the last ones would keep only some cores busy. Units
-    become up to twice as large for that, not smaller: a unit costs a session at the publisher, too.
+    Each core gets the same number of units, or the last ones would keep only some cores busy. For
+    this, units become up to twice as large, but not smaller: each costs a session at the publisher,
+    too.
     """
     count = -(-size // max(least, min(size // (cores * _UNITS_PER_CORE), _LARGEST_UNIT)))
     if count > cores:

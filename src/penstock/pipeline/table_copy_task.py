@@ -50,8 +50,8 @@ from penstock.walreceiver.snapshot_holder import lost_snapshot
 
 _NOT_FOR_EVER: Final = "SET lock_timeout = '5s'"
 """A lock timeout that ends a deadlock. Our own session has locked the table
-(``walreceiver.table_locks``). A session that wants to change the table stands before us in the
-queue and waits for our session, which waits for us."""
+(``walreceiver.table_locks``). Another session that wants to change the table is ahead of us in the
+lock queue. It waits for our session, which waits for us."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _LET_IT_PASS: Final = (
@@ -144,7 +144,7 @@ Result = Copied | CopyFailed
 
 
 def copy_unit(task: CopyTask) -> Result:
-    """Copy one unit. Raises nothing: an exception would cross to the driver as Java's text."""
+    """Copy one unit. Errors are returned: an exception would cross to the driver as Java's text."""
     try:
         return Copied(task.number, tuple(_copy(task)))
     except PenstockError as error:

@@ -38,7 +38,7 @@ how work is packed, and whether there is a job at all."""
 _WRITE_SECONDS: Final = 0.0025
 """The cost of one more file, most of it spent waiting for the disk beside other files."""
 _SECONDS_PER_ROW: Final = 2e-8
-"""Seconds per row of a file to be searched, and per key looked for."""
+"""Seconds per row of a searched file, and per key."""
 _SECONDS_PER_BYTE: Final = 2e-9
 _SECONDS_PER_BYTE_REWRITTEN: Final = 3e-8
 """Seconds per byte of a file whose rows are written again."""
@@ -82,7 +82,7 @@ class TableWork:
     by_index: bool = True
 
     def table_of(self, part: int) -> DeltaTable:
-        """Return the table that files of a part are for."""
+        """Return the table that gets the files of a part."""
         if part == HISTORY and self.history is not None:
             return self.history.table
         return self.parts[part].table
