@@ -78,18 +78,17 @@ class ArrayFamily(Family):
 _EMPTY = bytes(12)
 
 
-# Read arrays in binary format (array_send).
-#
-# Int32 dimensions, Int32 flags, Int32 element type; per dimension Int32 size and Int32 lower bound;
-# per element Int32 length (-1: NULL) and the element in its binary format. An empty array has no
-# dimension. In: cells, or one value. Out: the elements as cells on the same buffer.
+# Read arrays in binary format (array_send).  Int32 dimensions, Int32 flags, Int32 element type; per
+# dimension Int32 size and Int32 lower bound; per element Int32 length (-1: NULL) and the element in
+# its binary format. An empty array has no dimension. The elements of cells, or of one value, are
+# returned as cells on the same buffer.
 
 _HEADER = struct.Struct("!iiI")
 _DIMENSION = struct.Struct("!ii")
 _LENGTH = struct.Struct("!i")
 _FIRST = _HEADER.size + _DIMENSION.size
 _FEW = 16
-"""Rows below which walking them one by one costs less than numpy's calls."""
+"""For fewer rows, a loop over them costs less than numpy's calls."""
 
 
 def binary_dimensions(raw: bytes) -> str:
@@ -183,7 +182,7 @@ def _counts(cells: Cells, element_oids: tuple[int, ...]) -> NDArray[np.int64] | 
     start = cells.start[filled]
     size, lower = words[start + _HEADER.size].astype(np.int64), words[start + _HEADER.size + 4]
     known = np.isin(window(cells.buffer, ">u4")[start + 8], element_oids)
-    # Every element has a length word. This bounds a garbage size before memory is taken for it.
+    # Every element has a length word. This limits a garbage size before memory is allocated for it.
     fits = size * _LENGTH.size <= cells.length[filled] - _FIRST
     if not (known & fits & (lower == 1) & (size > 0)).all():
         return None

@@ -142,7 +142,7 @@ class TimestampFamily(Family):
         return self._datetime(value)
 
     def _uncommon(self, cells: Cells, text: pa.Array, typmod: int) -> pa.Array:
-        """Read texts of which Arrow reads some only: zones with seconds, years from 10000 on.
+        """Read texts that Arrow reads only in part: zones with seconds, years from 10000 on.
 
         Raises the error of garbage.
         """

@@ -47,8 +47,8 @@ def strings(cells: Cells, kind: pa.DataType) -> pa.Array:
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0:-1:2] = start
     offsets[1::2] = start + length
-    # Arrow reserves memory by the mean length, which it takes from the last offset. Nobody reads
-    # that one.
+    # Arrow reserves memory by the mean length, computed from the last offset, which nothing else
+    # reads.
     offsets[-1] = min(int(offsets[0]) + 2 * int(length.sum()), len(cells.buffer))
     laid = pa.Array.from_buffers(
         kind, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(cells.buffer)]

@@ -77,7 +77,7 @@ def find(type_oid: int) -> Family:
 
 
 def arrow_type(type_oid: int, typmod: int) -> pa.DataType:
-    """Return the Arrow type of a column. Raises nothing: the last resort is a string."""
+    """Return the Arrow type of a column, which is a string if no family fits. Never raises."""
     return find(type_oid).arrow(typmod)
 
 

@@ -31,8 +31,8 @@ _QUOTED: Final = r'^$|^(?i:null)$|[{}",\\\s\v]'
 def text_output(array: pa.Array, type_oid: int = 0, typmod: int = -1) -> pa.Array:
     """Return the text of each value, null for NULL.
 
-    Columns that are kept as PostgreSQL's text pass through. Type oid and typmod decide nothing
-    today, since the Arrow type is enough. Raises FeatureNotSupported, ValueNotRepresentable.
+    Columns that are kept as PostgreSQL's text pass through. Type oid and typmod are unused, since
+    the Arrow type is enough. Raises FeatureNotSupported, ValueNotRepresentable.
     """
     kind = array.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -136,9 +136,9 @@ _BY_KIND: Final = (
 )
 
 
-# Columns with text as target: values as PostgreSQL prints them, even beyond what our type holds.
-# A publisher is asked for text if a target wants it. If it sends binary all the same, the value is
-# first read as the type here, so that a value beyond this type is an error.
+# Columns with text as target: values as PostgreSQL prints them, even beyond what our type holds. A
+# publisher is asked for text if a target wants it. If it sends binary nevertheless, the value is
+# first read as the type here, so a value beyond this type is an error.
 
 AS_TEXT: Final = 0
 """An oid that no type has: such a column is read as the text of its output function."""

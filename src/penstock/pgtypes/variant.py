@@ -121,11 +121,9 @@ def _no_json(text: str) -> NoReturn:
     )
 
 
-# Encode jsonb's numbers.
-#
-# The bytes are those that Spark's ``parse_json`` makes: integers in as few as they need, other
-# numbers as decimals of up to 38 digits with their own scale. Beyond that a number becomes a double
-# if the double is exactly that number, else it raises ``NumberTooLarge``.
+# Encode jsonb's numbers.  The bytes are those that Spark's ``parse_json`` makes: integers in as few
+# as they need, other numbers as decimals of up to 38 digits with their own scale. Any other number
+# becomes a double if the double equals it exactly; otherwise it raises ``NumberTooLarge``.
 
 _DIGITS: Final = 38
 _INTEGERS: Final = ((1, 0x0C), (2, 0x10), (4, 0x14), (8, 0x18))
@@ -148,7 +146,7 @@ def integer(value: int) -> bytes:
 
 @lru_cache(maxsize=_REMEMBERED)
 def fraction(text: str) -> bytes:
-    """Encode a number as jsonb prints it: without an exponent."""
+    """Encode a number in jsonb's form, without an exponent."""
     whole, _, behind = text.partition(".")
     try:
         number, scale = int(whole + behind), len(behind)
@@ -280,7 +278,7 @@ class _Remembered(Generic[_Made]):
         self._known: dict[tuple[tuple[str, ...], tuple[int, ...]], _Made] = {}
 
     def of(self, keys: tuple[str, ...], numbers: tuple[int, ...] = ()) -> _Made:
-        """Return what was made of these keys before, or make it."""
+        """Return the value made from these keys before, or make it."""
         found = self._known.get((keys, numbers))
         if found is None:
             found = self._make(keys, numbers)
@@ -358,7 +356,7 @@ def variant_text(column: pa.Array) -> pa.Array:
 
 
 def compared_text(column: pa.Array) -> pa.Array:
-    """Return texts that are equal if the values are: 1.0 is 1, as it is to jsonb."""
+    """Return texts that are equal if the values are: 1.0 equals 1, as in jsonb."""
     return _each(column, _shortest)
 
 
@@ -415,7 +413,7 @@ class _Printer:
         self._number = number
 
     def printed(self) -> str:
-        """Return the value's text, however deep it is."""
+        """Return the value's text, at any depth."""
         pieces: list[str] = []
         waiting: list[str | int] = [0]
         while waiting:

@@ -473,7 +473,7 @@ def _by_bucket(
 
 
 def _share_key(rows: pa.Table, work: DivideItem, *, told: bool) -> str:
-    """Return the columns whose hash decides on the share of a row."""
+    """Return the columns whose hash determines the share of a row."""
     names = work.item.table.key or rows.column_names
     if work.side is Side.PAIRS:
         return ", ".join(f"r.{quoted(OLD + name)}" for name in names)
@@ -491,11 +491,9 @@ def _from(work: DivideItem, *, told: bool) -> str:
 
 
 # The rows that a transaction changed in one table: paired, filtered and encoded. This runs in
-# tasks.
-#
-# In: parts of files whose rows went or came, and how the table is published. Out: pgoutput
-# messages. DuckDB pairs old and new rows and applies row filters. ``pgoutput.messages`` tells by
-# which message an update is sent (``TRANSFORMATIONS``).
+# tasks.  Parts of files whose rows went or came become pgoutput messages. DuckDB pairs old and new
+# rows and applies row filters. ``pgoutput.messages`` decides which message sends an update
+# (``TRANSFORMATIONS``).
 
 _ROWS_AT_A_TIME: Final = 1 << 14
 _MESSAGES_BYTES: Final = 8 << 20
@@ -689,12 +687,11 @@ def _tuple(
 
 
 # The rows that went and came as tables of DuckDB, without those that only moved, and checked.
-#
-# In: parts of files, how the table is published. Out: tables ``went`` and ``came``, and the
-# condition that pairs them. Rows that are equal in all columns were copied, not changed, and
-# cancel; they are compared by value, except that -0 differs from 0. PostgreSQL's indexes and
-# commands ensure conditions that writers of a Delta table may violate. A violation is an error with
-# a remedy: the slot stops, so the subscriber gets nothing wrong.
+# Parts of files become the tables ``went`` and ``came``, with the condition that pairs them. Rows
+# that are equal in all columns were copied, not changed, and cancel; they are compared by value,
+# except that -0 differs from 0. PostgreSQL's indexes and commands ensure conditions that writers of
+# a Delta table may violate. A violation is an error with a remedy: the slot stops, so the
+# subscriber gets no wrong changes.
 
 MATCHES: Final = '"penstock: row matches"'
 """The column that tells whether a row matches the row filter for updates."""
@@ -814,8 +811,8 @@ _SHOWN_KEYS: Final = 10
 
 
 def _check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
-    """Raise UniqueViolation if a key is not unique. Rows that are never sent do not count, and are
-    dropped if keys are repeated: a row filter may leave out rows that are deleted and stay."""
+    """Raise UniqueViolation if a key is not unique. Rows that are never sent are not checked, and
+    are dropped if keys are repeated: a row filter may omit deleted rows that stay."""
     sides = ("went", "came")
     twice = _twice(item, duck, *sides)
     if twice and _one_filter(item.table):
@@ -848,9 +845,9 @@ def _twice(
 
 
 def _one_filter(table: PublishedTable) -> bool:
-    """Tell whether all operations are published with one filter. Rows that it leaves out are never
-    sent then: an update is sent as an insert if the filter leaves out the old row, and as a delete
-    if it leaves out the new one."""
+    """Return whether all operations are published with one filter. Then rows that it excludes are
+    never sent: an update is sent as an insert if the filter excludes the old row, and as a delete
+    if it excludes the new one."""
     operations = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
     filters = {table.filters.get(operation) for operation in operations}
     return len(filters) == 1 and None not in filters and table.published.issuperset(operations)
@@ -871,7 +868,7 @@ def check_identity(
 
 
 def check_not_null(table: PublishedTable, rows: pa.Table) -> None:
-    """Raise NotNullViolation for a NULL in the identity: it identifies nothing, and PostgreSQL has
+    """Raise NotNullViolation for a NULL in the identity: it identifies no row, and PostgreSQL has
     no such keys."""
     if not table.published & {Operation.UPDATE, Operation.DELETE}:
         return
@@ -886,12 +883,11 @@ def check_not_null(table: PublishedTable, rows: pa.Table) -> None:
             )
 
 
-# Pairs of the old and new row of a change: paired by key, or as the writer has told.
-#
-# In: the tables ``went`` and ``came`` of DuckDB, files of pairs (``lakehouse.row_pairs``). Out: a
-# condition that joins the two. A pair that the writer has told is used if both rows exist, and if
-# it can be applied in any order: no row had the new key before, and none has the old one now. Rows
-# that took over the key of another row are paired by key.
+# Pairs of the old and new row of a change: paired by key, or as the writer has recorded.  A
+# condition joins DuckDB's tables ``went`` and ``came``. A pair that the writer has recorded
+# (``lakehouse.row_pairs``) is used if both rows exist, and if it can be applied in any order: no
+# row had the new key before, and none has the old one now. Rows that took over the key of another
+# row are paired by key.
 
 PAIR: Final = '"penstock: pair"'
 """The column with the number of the pair to which a row without a key belongs."""
@@ -916,10 +912,10 @@ def pair_schema(item: ChangeItem) -> pa.Schema:
 
 
 def load_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection, counted: Counted) -> bool:
-    """Make the table ``pairs``. Return False, without it, if no pairs were told, or if they are
+    """Make the table ``pairs``. Return False, without it, if no pairs were recorded, or if they are
     gone or of other columns.
 
-    ``counted``: the batches read go through it. Raises StorageError, and what ``counted`` raises.
+    ``counted``: the batches read go through it. Raises StorageError, and the errors of ``counted``.
     """
     if not item.pairs:
         return False
@@ -933,8 +929,8 @@ def load_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection, counted: Count
 
 
 def load_lone_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
-    """Make the table ``moved`` of the pairs whose keys are in no other pair. Each of them can be
-    sent whatever happens to the others. Returns and raises as ``load_pairs`` does."""
+    """Make the table ``moved`` of the pairs whose keys are in no other pair. Each can be sent
+    independently of the others. Returns and raises as ``load_pairs`` does."""
     if not load_pairs(item, duck, iter):
         return False
     olds, news = _names(item, OLD), _names(item, NEW)
@@ -999,8 +995,8 @@ def _read_pairs(file: PairFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 def take_whole_rows(
     item: ChangeItem, duck: duckdb.DuckDBPyConnection, row: str, compared: str
 ) -> bool:
-    """Take the rows of ``pairs`` out of ``all_went`` and ``all_came``. Return False, and take none,
-    if some are missing there. ``compared``: SQL of ``compared_columns``."""
+    """Remove the rows of ``pairs`` from ``all_went`` and ``all_came``. Return False, and remove
+    none, if some are missing there. ``compared``: SQL of ``compared_columns``."""
     sides = (("all_went", OLD), ("all_came", NEW))
     for name, side in sides:
         lacking = f"SELECT {compared} FROM ({paired_rows(item, side)})"
@@ -1054,7 +1050,7 @@ def _load_moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
 
 def _one_to_one(olds: Sequence[str], news: Sequence[str]) -> str:
     """Return SQL that keeps pairs whose old key and new key are in no other pair: a writer that
-    tells two pairs for a key may err."""
+    records two pairs for a key may be wrong."""
     once = (f"count(*) OVER (PARTITION BY {', '.join(names)}) = 1" for names in (olds, news))
     return f"QUALIFY {' AND '.join(once)}"
 

@@ -83,8 +83,8 @@ def run_rewrite(item: RewriteItem) -> Iterator[Written | Failed]:
 
 
 def rewrite(item: RewriteItem) -> Written:
-    """Write the live rows of all sources. Raises StorageError, ValueNotRepresentable; nothing is
-    left behind then."""
+    """Write the live rows of all sources. Raises StorageError, ValueNotRepresentable; then no files
+    are left behind."""
     writer = TableWriter(
         item.storage,
         item.into or item.table_uri,
@@ -109,7 +109,7 @@ def _live_rows(item: RewriteItem, left_out: list[int]) -> Iterator[pa.RecordBatc
             held = [n for n in item.schema.names if n in there and n not in constant]
             dead = item.deleted_at if item.deleted_at in there else None
             held += [dead] if dead is not None and dead not in held else []
-            # If the file holds none of the columns, any other tells the number of rows.
+            # If the file holds none of the columns, any other gives the number of rows.
             for start, batch in read_batches(
                 parquet, held or there[:1], max_bytes=item.batch_bytes
             ):
@@ -176,14 +176,12 @@ def _column(batch: pa.RecordBatch, field: pa.Field, constants: Mapping[str, pa.S
     return pa.nulls(batch.num_rows, field.type)
 
 
-# Files rewritten because the columns of their table change: one new file for each old one.
-#
-# In: tables whose new columns are staged, and the values of all rows in the added ones. Out: files
-# with the same rows, staged with the columns. A dropped column leaves the files, so that its values
-# do not appear in a column of the same name that is added later. An added column holds its default
-# or its generated value in existing rows. Older versions keep their files until VACUUM. The work is
-# done before anything is locked: rewritten files are kept by their old file, and after a lost race
-# only files that came since are rewritten.
+# Files rewritten because the columns of their table change: one new file for each old one.  The new
+# columns of the tables are staged before; files with the same rows are staged with them. A dropped
+# column leaves the files, so that its values do not appear in a column of the same name that is
+# added later. An added column holds its default or its generated value in existing rows. Older
+# versions keep their files until VACUUM. The work is done before anything is locked: rewritten
+# files are remembered by their old file, and after a lost race only newer files are rewritten.
 
 DDL_APP_ID: Final = "penstock_ddl"
 """The transaction marker of commits that change columns."""
@@ -245,7 +243,7 @@ class ColumnRewrites:
                 table.storage.remove(f"{table.uri}/{file.path}")
 
     def is_complete(self, change: ColumnChange) -> bool:
-        """Tell whether no file of the table's version is left to be rewritten."""
+        """Return whether all files of the table's version have been rewritten."""
         files = change.table.files.values()
         return not change.concerns_files or all(_key(change, f) in self._done for f in files)
 
@@ -257,7 +255,7 @@ class ColumnRewrites:
                 self._done[_key(change, file)] = change.table, new
 
     def stage(self, change: ColumnChange) -> None:
-        """Hand the new files of a complete change over to its table."""
+        """Give the new files of a complete change to its table."""
         if change.concerns_files:
             found = {f.path: self._done.pop(_key(change, f)) for f in change.table.files.values()}
             ready = {path: file for path, (_, file) in found.items() if file is not None}

@@ -40,13 +40,13 @@ from penstock.walreceiver.copy_blocks import LibpqCopy, Prefixes, SocketCopy, st
 from penstock.walreceiver.libpq_errors import result_failure
 from penstock.walreceiver.slots import slot_state
 
-# Rows of one bytea column of a query, many at a time and as they come (libpq's chunked rows
-# mode). libpq collects rows up to a number of rows, whatever their size, so the query has to
-# bound their size: ``bounded`` turns longer values into NULL, which is an error here.
+# Rows of one bytea column of a query, many at a time and as they come (libpq's chunked rows mode).
+# libpq collects a number of rows of any size, so the query has to limit the size: ``bounded`` turns
+# longer values into NULL, which is an error here.
 
 _ROWS: Final = 64
 LONGEST: Final = 1 << 20
-"""The most bytes of a value. libpq may hold so much times the rows."""
+"""The most bytes of a value. libpq may hold this many bytes times the rows."""
 
 _LINGER_S: Final = 0.05
 """The most seconds that one call of ``read`` goes on after the first row."""
@@ -65,7 +65,7 @@ def bounded(value: str) -> str:
 
 
 def available() -> bool:
-    """Tell whether libpq can hand out chunks of rows."""
+    """Return whether libpq can return chunks of rows."""
     return psycopg.capabilities.has_stream_chunked()
 
 
@@ -73,7 +73,7 @@ class BinaryRows:
     """Read the rows of one query. ``ended``: all rows have been returned."""
 
     def __init__(self, connection: Connection, sql: str, prefix: str) -> None:
-        """Send the query. ``prefix``: the words in front of the server's messages. Raises
+        """Send the query. ``prefix``: the words before the server's messages. Raises
         ConnectionFailure."""
         self._connection = connection
         self._pgconn = connection.pgconn
@@ -143,9 +143,9 @@ def _size(values: list[bytes]) -> int:
 
 
 # A lane: one of the sessions that read a backlog, window after window. The slot function consumes
-# what it returns, so a lane works on a temporary copy of the slot, which ends with the session.
-# The function decodes a window to its end before it sends the first row: when the window's turn
-# comes, the server may have decoded and stored all of it.
+# the changes that it returns, so a lane uses a temporary copy of the slot, which ends with the
+# session. The function decodes a window to its end before it sends the first row. When the window's
+# turn comes, the server may have decoded and stored all of it.
 
 PREFIX: Final = "could not read the backlog: "
 """The words in front of the server's messages."""
@@ -185,22 +185,22 @@ class Lane:
 
     @property
     def way(self) -> str:
-        """The SQL command by which messages come, for the log."""
+        """The SQL command that returns the messages, for the log."""
         return "query" if self._by_libpq and not self.by_copy else "COPY"
 
     @property
     def ended(self) -> bool:
-        """True if nothing is left to read of what was begun last."""
+        """True if the last window that was begun has been read to its end."""
         return self._rows is None or self._rows.ended
 
     @property
     def ready(self) -> bool:
-        """True if a row is here, so that the server has decoded what was begun last."""
+        """True if a row is here, so the server has decoded the last window that was begun."""
         return not self.ended and self.connection.wait_readable(0)
 
     def begin(self, window: Window, messages: int) -> None:
-        """Ask for a window, or for as much of it as so many ``messages`` and the end of their last
-        transaction bring. Raises ConnectionFailure."""
+        """Ask for a window, or for about ``messages`` messages of it, up to the end of a
+        transaction. Raises ConnectionFailure."""
         copy, upto = quote_literal(self._copy), f"'{window.upto}'"
         options = ", ".join(map(quote_literal, self._options.arguments()))
         changes = "pg_catalog.pg_logical_slot_get_binary_changes({}, {}, {}, {}) AS c"
@@ -244,7 +244,7 @@ class Lane:
         return MessageChunk.of_cells(cells)
 
     def end(self) -> Lsn:
-        """Return how far the function came, once all rows are read."""
+        """Return the position that the function reached, once all rows are read."""
         self._rows = None
         self._position = self._confirmed()
         return self._position
@@ -261,8 +261,8 @@ class Lane:
             self.connection.cancel()
 
     def close(self) -> None:
-        """End the session, and cancel first: a server that decodes notices a closed session only
-        when it sends."""
+        """Cancel, and end the session: a server that decodes notices a closed session only when it
+        sends."""
         self.cancel()
         self.connection.close()
 
@@ -277,12 +277,13 @@ class Lane:
 
 
 def _moved(copy: str, start: Lsn, passes: int) -> str:
-    """Return what stands in FROM before the function that reads from ``start`` on.
+    """Return the part of FROM before the function that reads from ``start`` on.
 
-    All is one statement, so that nobody here waits for the slot to move; each part needs the one
-    before. The first pass moves the slot to ``start``. A second pass to the same position, which is
-    confirmed by then, makes restart_lsn as new as possible (LogicalIncreaseRestartDecodingForSlot).
-    It pays: the function decodes everything from restart_lsn on again, while a pass skips the rows.
+    One statement does it all, so that nobody here waits for the slot to move; each part needs the
+    one before. The first pass moves the slot to ``start``. A second pass to the same position, now
+    confirmed, makes restart_lsn as new as possible (LogicalIncreaseRestartDecodingForSlot). This
+    saves time: the function decodes everything from restart_lsn on again, while a pass skips the
+    rows.
     """
     advance = "pg_catalog.pg_replication_slot_advance({}, {}) AS a{}"
     first = advance.format(copy, f"'{start}'", 1)
@@ -298,13 +299,12 @@ def _after(moved: str, lsn: str) -> str:
 
 
 _MESSAGES: Final = 4_000_000
-"""The number of messages that a lane is asked for at once. The server keeps them in a temporary
-file."""
+"""The number of messages to ask a lane for. The server keeps them in a temporary file."""
 
 _PREFERRED_MESSAGES: Final = 1_500_000
 _PREFERRED_BYTES: Final = 256 << 20
-"""The most that a window should bring. A window should not bring little either: each decodes again
-from the slot's restart_lsn, which costs more than half as much a message as sending it."""
+"""The most that a window should return. A small window costs too much: each decodes again from the
+slot's restart_lsn, which costs more than half as much a message as sending it."""
 
 _REST_BYTES: Final = 8 << 20
 """Bytes after which the end of a window also ends a batch."""
@@ -316,7 +316,7 @@ SMALLEST_WAL: Final = 8 << 20
 """Bytes of WAL below which windows are not made smaller."""
 
 _GROWTH: Final = 4
-"""The most times that a window may be as large as the one before."""
+"""The largest ratio of a window to the one before."""
 
 _PAGES: Final = 64 << 10
 """The largest size of a WAL page (XLOG_BLCKSZ). Windows end where a page ends: no record begins
@@ -354,7 +354,7 @@ class Backlog:
         self._asked: deque[tuple[Lane, Window]] = deque()
         """The windows that lanes work on, in the order of the WAL."""
         self._window_began = start
-        """The position where the first of them began; only a rest of it may be left."""
+        """The position where the first of them began; a part of it may have been read."""
         self._planned: deque[Window] = deque()
         """The windows of a round that no lane works on yet; each lane gets one."""
         self._end = start
@@ -363,7 +363,7 @@ class Backlog:
         self._messages = self._bytes = self._unrested = 0
         self._done = False
         self._between = True
-        """True while nothing has come of the window whose turn it is."""
+        """True until the first message of the current window has come."""
         self._woken = threading.Event()
         self._flush = self._advanced = start
         self._advanced_at = time.monotonic()
@@ -376,7 +376,7 @@ class Backlog:
         """Stays 0: rows of a function carry no time."""
         self.last_receipt_time_us = 0
         self.finished = False
-        """True once the whole backlog has been handed out."""
+        """True once the whole backlog has been returned."""
         self.ended_early = False
         """True if the function stopped before the end of the backlog."""
 
@@ -402,9 +402,9 @@ class Backlog:
             ) from error
 
     def rests(self, came: bool) -> bool:
-        """Tell whether a batch should end here: at the end of a window while the next one is still
-        being decoded, so that what has come need not wait for it. A pause amid a window does not
-        end a batch."""
+        """Return whether a batch should end here: at the end of a window while the next one is
+        still being decoded, so that received messages need not wait for it. A pause within a window
+        does not end a batch."""
         if not self._done:
             if not self._between or self._unrested < _REST_BYTES:
                 return False
@@ -437,9 +437,9 @@ class Backlog:
             raise ConnectionFailure(PREFIX + "the subscription is stopping")
 
     def stop(self) -> None:
-        """Cancel what the publisher is doing; the temporary slots end with the sessions. If the
-        whole backlog was read, move the subscription's slot to the last cut: else the stream would
-        have to decode all of it again."""
+        """Cancel the publisher's work; the temporary slots end with the sessions. If the whole
+        backlog was read, move the subscription's slot to the last cut; otherwise the stream would
+        have to decode it all again."""
         self._cancel()
         if self._done and self._flush > self._advanced:
             lane = self._lanes[0]
@@ -454,7 +454,7 @@ class Backlog:
             lane.cancel()
 
     def close(self) -> None:
-        """Close the sessions, even if something is under way."""
+        """Close the sessions, even during a command."""
         for lane in self._lanes:
             lane.close()
 
@@ -511,8 +511,8 @@ class Backlog:
 
     def _check(self, chunk: MessageChunk, window: Window) -> None:
         """Check that the transactions belong to the window. So none comes in two windows, and
-        commits come in the order of the WAL. Raises PublisherError if the server divides the WAL in
-        another way than we do."""
+        commits come in the order of the WAL. Raises PublisherError if the server divides the WAL
+        differently."""
         first, last = chunk.message(0), chunk.message(len(chunk) - 1)
         if first[:1] == _BEGIN:
             self._check_lsn(first[_BEGIN_LSN], window)
@@ -528,7 +528,8 @@ class Backlog:
             )
 
     def _end_window(self, lane: Lane, window: Window) -> None:
-        """End a window: ask how far the function came, and keep the rest if it was cut short."""
+        """End a window: ask for the position that the function reached, and keep the rest if it
+        stopped early."""
         position = lane.end()
         logger.debug(
             "window %s to %s: %d messages, %d kB, up to %s",
@@ -549,7 +550,7 @@ class Backlog:
             self._cancel()
 
     def _resize(self, start: Lsn, upto: Lsn) -> None:
-        """Choose the size of later windows by what this one has brought."""
+        """Choose the size of later windows by the size of this one's result."""
         self._window_began = upto
         full = max(
             self._messages / _PREFERRED_MESSAGES, self._bytes / _PREFERRED_BYTES, 1 / _GROWTH

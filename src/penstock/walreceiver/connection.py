@@ -50,9 +50,9 @@ class Connection:
         self.pgconn: Final[PGconn] = session.pgconn
         self.pgconn.nonblocking = 1
         self.interrupt: Callable[[], None] | None = None
-        """A function that is called again and again while a command runs. If it raises, the command
-        is cancelled on the publisher, the session is closed, and its error goes to whoever waits
-        for the command."""
+        """A function that is called repeatedly while a command runs. If it raises, the command is
+        cancelled on the publisher, the session is closed, and the error goes to the command's
+        caller."""
 
     @classmethod
     def connect(
@@ -60,8 +60,8 @@ class Connection:
     ) -> Connection:
         """Open a walsender of the named database, or an ordinary session.
 
-        Both take simple queries. The first command sets everything that shapes the answers, as
-        PostgreSQL's own logical connections begin by clearing ``search_path``. Raises
+        Both accept simple queries. The first command sets everything that affects the answers;
+        PostgreSQL's own logical connections first clear ``search_path``. Raises
         AuthenticationFailure, ConnectionFailure.
         """
         make = conninfo.for_replication if replication else conninfo.for_sql
@@ -91,13 +91,13 @@ class Connection:
         return self.pgconn.status == ConnStatus.OK
 
     def is_encrypted(self) -> bool:
-        """Tell whether only libpq can read what comes by the socket. It asks the server, and so
-        must be called outside of a transaction: a server that does not know the view would abort
-        it. Raises ConnectionFailure."""
+        """Return whether only libpq can read the socket's data. It asks the server, and so must be
+        called outside of a transaction: a server without the view would abort it. Raises
+        ConnectionFailure."""
         if self.pgconn.ssl_in_use:
             return True
         try:
-            # psycopg tells of TLS, but not of GSSAPI
+            # psycopg reports TLS, but not GSSAPI
             return self.query(_ENCRYPTED_BY_GSSAPI) != [("f",)]
         except ConnectionFailure:
             raise
@@ -219,7 +219,7 @@ class Connection:
         return bool(wait(self.socket, select.POLLIN, timeout_s))
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Send what libpq has buffered, reading meanwhile so that neither side waits for ever."""
+        """Send libpq's buffered data, and read meanwhile so that neither side waits for ever."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self.pgconn.flush():
             remaining = None if deadline is None else deadline - time.monotonic()
@@ -238,8 +238,8 @@ class Connection:
     def cancel(self) -> None:
         """Ask the server to end the running command; from any thread, errors ignored.
 
-        It is libpq's way that does not block: the older one holds the interpreter until the server
-        answers, and one that hangs, or runs in this process, never does.
+        This is libpq's non-blocking cancel: the older one holds the interpreter until the server
+        answers, and a server that hangs, or runs in this process, never does.
         """
         with contextlib.suppress(psycopg.Error):
             self._session.cancel_safe(timeout=_CANCEL_S)

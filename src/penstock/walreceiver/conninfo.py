@@ -17,12 +17,11 @@ from psycopg.pq import Conninfo
 
 from penstock.errors import SqlSyntaxError
 
-# Settings of our sessions on the publisher, so that nobody else's settings change what is read. A
-# server, a database or a role may be set to anything (``ALTER ROLE ... SET quote_all_identifiers
-# = on``). Each setting that shapes values, names or rows, or that ends a session or a transaction
-# after some time, has its value here. ``lc_monetary`` is left alone, as a stock subscriber does:
-# it decides how many digits of a ``money`` value are a fraction, so that another value would
-# change the amount.
+# Settings of our sessions on the publisher, which protect them from other settings. A server, a
+# database or a role may have any (``ALTER ROLE ... SET quote_all_identifiers = on``). Each setting
+# that affects values, names or rows, or that ends a session or a transaction after some time, has
+# its value here. ``lc_monetary`` stays unchanged, as in PostgreSQL's subscriber: it sets the number
+# of fractional digits of a ``money`` value, so another value would change the amount.
 
 _TEXT: Final = {
     # those that libpqrcv_connect sends
@@ -37,8 +36,8 @@ _TEXT: Final = {
     "xmlbinary": "base64",
     "xmloption": "content",
 }
-"""Settings of how values are printed. The types that are kept as text must look the same in
-snapshot and stream."""
+"""Settings for printed values. Types that are kept as text must look the same in snapshot and
+stream."""
 
 _MEANING: Final = {
     "array_nulls": "on",
@@ -49,10 +48,11 @@ _MEANING: Final = {
     # With "off", a policy that would hide rows is an error.
     "row_security": "off",
 }
-"""Settings of how our queries, and the row filters in them, are read, and which rows they find."""
+"""Settings for the meaning of our queries, and of the row filters in them, and for the rows that
+they find."""
 
 _SILENCE: Final = {"client_min_messages": "error"}
-"""No notices: nobody reads them, and some setting of a role may bring several with each row."""
+"""No notices: nobody reads them, and a role's settings may cause several for each row."""
 
 _TRANSACTIONS: Final = {
     "default_transaction_deferrable": "off",
@@ -84,8 +84,8 @@ def _escape(value: str) -> str:
 SESSION_OPTIONS: Final = " ".join(
     f"-c {name}={_escape(value)}" for name, value in SETTINGS.items() if name not in _NEWER
 )
-"""Settings for the start-up packet. The first command needs them: it may take longer than a time
-limit of the role's."""
+"""Settings for the start-up packet. The first command needs them: it may exceed a time limit of the
+role's."""
 
 SESSION_SETTINGS: Final = (
     "SELECT pg_catalog.set_config(name, CASE pg_catalog.lower(name)"
@@ -94,8 +94,8 @@ SESSION_SETTINGS: Final = (
     + ", ".join(f"'{name}'" for name in SETTINGS)
     + ")"
 )
-"""The first command of every session. It is needed as settings from the environment (PGTZ,
-PGDATESTYLE) win over the start-up options. It leaves out names that the server does not know."""
+"""The first command of every session. It is needed because settings from the environment (PGTZ,
+PGDATESTYLE) override the start-up options. It leaves out names that the server does not know."""
 
 
 DEFAULT_CONNECT_TIMEOUT_S: Final = 10
@@ -106,7 +106,7 @@ _DEFAULTS: Final = {
     "keepalives_interval": "10",
     "keepalives_count": "3",
 }
-"""Our values for what the user does not set: a dead peer is noticed within a minute."""
+"""Our values for parameters that the user does not set: a dead peer is noticed within a minute."""
 
 _KNOWN: Final = {option.keyword.decode(): option for option in Conninfo.get_defaults()}
 _SECRET: Final = frozenset(name for name, option in _KNOWN.items() if option.dispchar == b"*")

@@ -31,7 +31,7 @@ from penstock.walreceiver.connection import Connection, wait
 from penstock.walreceiver.libpq_errors import result_failure, server_failure
 
 _PAUSE_S: Final = 0.0002
-"""Seconds to sleep once the socket is empty, so that the next read finds more than a little."""
+"""Seconds to sleep once the socket is empty, so that the next read finds more data."""
 
 _READY: Final = frame(b"Z", b"I")
 _BINARY: Final = b"\1"
@@ -40,8 +40,8 @@ _IGNORED: Final = b"NSA"
 _LONGEST: Final = (1 << 30) + LENGTH_SIZE
 """The largest length of a message (MaxAllocSize), as its length field counts."""
 _AFTER_A_NOTICE: Final = 16 << 10
-"""Bytes that are searched for rows after a skipped message; twice as many each time that rows are
-found. If each row brings a notice, the whole buffer would be searched again for each row."""
+"""Bytes to search for rows after a skipped message; they double each time that rows are found.
+Otherwise, if each row has a notice, the whole buffer would be searched for each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class SocketCopy:
         self._begun = self._header = self._trailer = self._done = self._complete = False
         self._window = self._block_bytes
         self._over: str | None = None
-        """The reason why nothing comes any more; what came before is still handed out."""
+        """The reason why the copy ended; earlier rows are still returned."""
 
         try:
             self._send(frame(b"Q", f"COPY ({query}) TO STDOUT (FORMAT binary)".encode() + b"\0"))
@@ -178,8 +178,8 @@ class SocketCopy:
         return tail[:-1] == _READY[:-1]
 
     def _rows(self, first: int) -> CopyBlock:
-        """Return the rows that follow one another from here on. ``first``: the size of the first
-        message in bytes."""
+        """Return the adjacent rows from here on. ``first``: the size of the first message in
+        bytes."""
         end = min(self._filled, self._at + max(first, self._window))
         block = whole_rows(self._buffer, self._at, end, self._fields)
         if len(block):
@@ -206,8 +206,8 @@ class SocketCopy:
         return size if size is not None and self._at + size <= self._filled else None
 
     def _take(self, size: int) -> bool:
-        """Handle the first message, which is not a row of so many fields. Return True if the
-        session takes commands again."""
+        """Handle the first message, which is not a row of the query. Return True if the session
+        accepts commands again."""
         kind = self._buffer[self._at : self._at + 1].tobytes()
         contents = self._buffer[self._at + HEAD : self._at + size]
         if kind == b"d" and not self._header:
@@ -267,11 +267,11 @@ def _text(error: OSError) -> str:
     return os.strerror(error.errno or 0)
 
 
-# A COPY in binary format whose messages libpq hands out, for sessions that only it can read.
+# A COPY in binary format whose messages libpq returns, for sessions that only it can read.
 
 _AT_ONCE: Final = 1000
-"""The number of messages that are joined at once. With more, Python's garbage collector would go
-through as many objects again and again. Messages that are not taken yet wait in libpq."""
+"""The number of messages that are joined at once. With more, Python's garbage collector would scan
+as many objects repeatedly. Other messages wait in libpq."""
 
 
 class LibpqCopy:
@@ -373,7 +373,7 @@ class LibpqCopy:
 _LARGEST: Final = 64 << 20
 """The most bytes of a block, unless a row is larger."""
 _LINGER_S: Final = 0.2
-"""Seconds without a byte after which the rows that are there are handed out."""
+"""Seconds without a byte after which the present rows are returned."""
 
 
 def start_copy(
@@ -385,11 +385,11 @@ def start_copy(
     block_bytes: int,
     prefixes: Prefixes,
 ) -> SocketCopy | LibpqCopy:
-    """Start a copy of a query that has so many ``fields``, at least 1.
+    """Start a copy of a query with ``fields`` columns, at least 1.
 
-    ``by_libpq``: what ``is_encrypted`` says. ``block_bytes``: messages are collected up to this,
-    at most 64 MB; a larger row makes a larger block. Raises ConnectionFailure, and the query's
-    errors.
+    ``by_libpq``: the result of ``is_encrypted``. ``block_bytes``: messages are collected up to
+    this, at most 64 MB; a larger row makes a larger block. Raises ConnectionFailure, and the
+    query's errors.
     """
     block_bytes = min(block_bytes, _LARGEST)
     if by_libpq:

@@ -30,7 +30,7 @@ from penstock.sql.text.quoting import quote_identifier
 _CONNECTION: Final = "Correct the connection string."
 _ANOTHER_CONNECTION: Final = "CONNECTION '...'"
 _ENABLE: Final = "ENABLE"
-"""The remedy after a correction at the publisher: nothing tries again by itself."""
+"""The remedy after a correction at the publisher, as nothing is retried by itself."""
 
 _UNHEALABLE: Final = (
     # (text in English, SQLSTATE that the server sent with it, hint, PenstockError.alter)
@@ -119,7 +119,7 @@ def connect_failure(text: str) -> ConnectionFailure:
 
 
 def _shorten(text: str) -> str:
-    """Take psycopg's own prefix away; several attempts stay one line each."""
+    """Remove psycopg's own prefix; several attempts stay one line each."""
     return re.sub(r"^(connection failed|connection is bad): ", "", text.strip()).strip()
 
 
@@ -171,8 +171,7 @@ def hint_for(sqlstate: str | None) -> str | None:
 
 
 def is_connection_sqlstate(sqlstate: str | None) -> bool:
-    """Tell whether the server goes away or never answered, so that another try may find it
-    again."""
+    """Return whether the server shuts down or never answered, so that a retry may succeed."""
     return sqlstate is None or sqlstate.startswith("08") or sqlstate in _GOING_AWAY
 
 

@@ -277,8 +277,8 @@ class Publisher:
         two_phase: bool = False,
         failover: bool = False,
     ) -> CreatedSlot:
-        # Making a slot waits for running transactions, and the server does that by their locks. As
-        # in PostgreSQL, the wait has no limit.
+        # Creating a slot waits for the locks of running transactions. As in PostgreSQL, the wait
+        # has no limit.
         self._wait_for_locks("0")
         created = slots.create_slot(
             self.connection,
@@ -307,7 +307,7 @@ class Publisher:
 
     def backend_xmin(self, pid: int) -> int | None:
         """Return the oldest transaction that a session's snapshot needs; None if the server does
-        not tell."""
+        not report it."""
         rows = self.connection.query(
             f"SELECT backend_xmin FROM pg_catalog.pg_stat_activity WHERE pid = {pid}"
         )

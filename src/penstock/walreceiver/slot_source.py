@@ -180,7 +180,7 @@ class SlotStreamReader(DataSourceStreamReader):
             self._check_not_beyond(connection, partition.start)
 
     def commit(self, end: dict[str, str]) -> None:
-        """Move the slot to the end of a batch, which the checkpoint has, so nobody needs it any
+        """Move the slot to the end of a batch that is in the checkpoint, so nobody needs it any
         more."""
         with self._options.connect() as connection:
             self._advance(connection, end[_LSN])
@@ -207,8 +207,8 @@ class SlotStreamReader(DataSourceStreamReader):
             )
 
     def _check_not_beyond(self, connection: psycopg.Connection[Any], start: str) -> None:
-        """Check that the slot has not moved beyond the batch's start. This is done after reading:
-        the slot only moves forward, so while the rows were read it was no further than now."""
+        """Check that the slot has not moved beyond the batch's start. Call it after reading: the
+        slot only moves forward, so it was no further while the rows were read."""
         confirmed = self._confirmed(connection)
         moved = connection.execute("SELECT %s::pg_lsn > %s::pg_lsn", (confirmed, start))
         if moved.fetchone() == (True,):

@@ -27,7 +27,7 @@ _OLD_SNAPSHOT = {
 LOST: Final = "lost"
 """The wal_status of a slot whose WAL is gone (slotfuncs.c)."""
 UNRESERVED: Final = "unreserved"
-"""The wal_status of a slot whose WAL goes with the next checkpoint."""
+"""The wal_status of a slot whose WAL the next checkpoint may remove."""
 MISSING: Final = "missing"
 """Our own status of a slot that does not exist."""
 
@@ -58,7 +58,7 @@ class RemoteSlot:
     retained_bytes: int
     safe_wal_size: int | None
     catalog_xmin: int | None = None
-    """The oldest transaction whose effects on the catalogs the slot needs to see."""
+    """The oldest transaction whose catalog changes the slot needs (catalog_xmin)."""
 
     @property
     def in_danger(self) -> bool:
@@ -69,9 +69,9 @@ class RemoteSlot:
 
 
 def sync_slot_prefix(app_id: str, purpose: str = "sync") -> str:
-    """Return the beginning of the names of a subscription's temporary slots
-    (ReplicationSlotNameForTablesync). ``app_id`` tells the subscription from those of other nodes,
-    ``purpose`` tells copies from other work."""
+    """Return the prefix of the names of a subscription's temporary slots
+    (ReplicationSlotNameForTablesync). ``app_id`` distinguishes the subscriptions of several nodes,
+    ``purpose`` distinguishes copies from other work."""
     return f"penstock_{re.sub('[^0-9a-z]', '', app_id.removeprefix('penstock-'))[:16]}_{purpose}_"
 
 

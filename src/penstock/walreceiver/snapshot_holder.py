@@ -41,8 +41,8 @@ class SnapshotHolder:
 
     def open(self, interrupt: Callable[[], None] | None = None) -> tuple[str, Lsn]:
         """Create the slot and return (snapshot name, consistent point). A change that commits at or
-        after the point is not in the snapshot and comes by the slot. Raises what ``create_slot``
-        raises.
+        after the point is not in the snapshot and is sent by the slot. Raises the errors of
+        ``create_slot``.
 
         Waits for all transactions that write on the publisher, unless ``interrupt`` raises."""
         connection = Connection.connect(self._conninfo, self.slot_name)

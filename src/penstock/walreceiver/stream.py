@@ -39,8 +39,8 @@ from penstock.walreceiver.slots import slot_state
 
 # Feedback of a stream: status updates for the publisher, and when they are due (worker.c:
 # get_flush_position, send_feedback, LogicalRepApplyLoop). Pure: time is passed in (monotonic
-# seconds); ``stream`` sends. ``flush_lsn`` obeys law 1: it is the last cut while anything handed
-# out is not in a cut. Once nothing is pending it is what was received last, so that idle and
+# seconds); ``stream`` sends. ``flush_lsn`` obeys law 1: it is the last cut while a returned message
+# is not in a cut. Once nothing is pending it is the last received position, so that idle and
 # filtered streams advance the slot.
 
 STATUS: Final = struct.Struct("!cQQQq?")
@@ -97,7 +97,7 @@ class Feedback:
         self._ping_sent = False
 
     def wait_at_most(self, status_interval_s: float, timeout_s: float) -> None:
-        """Set other limits from now on."""
+        """Set the limits from now on."""
         self._interval = status_interval_s
         self._timeout = timeout_s
 
@@ -110,8 +110,7 @@ class Feedback:
         return flush if self._hold is None else min(flush, self._hold)
 
     def arrived(self, now: float, lsn: Lsn, frames: int = 0) -> None:
-        """Note that something came: ``lsn`` from its header, ``frames`` data messages to be handed
-        out."""
+        """Note received messages: ``lsn`` from the header, ``frames`` data messages to return."""
         self.received = max(self.received, lsn)
         self.frames_received += frames
         self._listening_since = now
@@ -133,7 +132,7 @@ class Feedback:
         self._hold = lsn
 
     def listens(self, now: float) -> None:
-        """Note that reading begins. Silence counts only while somebody listens."""
+        """Note that reading begins. The timeout counts only while somebody reads."""
         self._listening_since = now
 
     def waited(self, now: float) -> None:
@@ -172,7 +171,7 @@ class Feedback:
         self._ping_sent = self._ping_sent or status.reply_requested
 
     def wake_in(self, now: float) -> float:
-        """Return the seconds until something is due though nothing arrives; at least 0, perhaps
+        """Return the seconds until something is due if nothing arrives; at least 0, perhaps
         infinite."""
         interval = self._interval if self._interval > 0 else math.inf
         waits = [self._sent_at + min(interval, self._heartbeat) - now]
@@ -262,12 +261,12 @@ class ReplicationStream:
 
     @property
     def frames_received(self) -> int:
-        """The number of data frames handed out since ``start``, which ``confirm`` refers to."""
+        """The number of data frames returned since ``start``, to which ``confirm`` refers."""
         return self._feedback.frames_received
 
     @property
     def flush_lsn(self) -> Lsn:
-        """The position that the publisher is or will be told to be durable."""
+        """The position that is or will be reported to the publisher as durable."""
         with self._lock:
             return self._feedback.flush_lsn
 
@@ -295,7 +294,7 @@ class ReplicationStream:
         self.wake()
 
     def rests(self, came: bool) -> bool:
-        """Tell whether a batch should end here: nothing more has come that it should wait for."""
+        """Return whether a batch should end here, as no more messages are here."""
         return not came
 
     def wake(self) -> None:
@@ -367,7 +366,7 @@ class ReplicationStream:
             self._connection.close()
 
     def close(self) -> None:
-        """Close the connection, even if something is under way."""
+        """Close the connection, even during a command."""
         self._streaming = False
         self._connection.close()
         with self._lock:
@@ -490,22 +489,19 @@ def _heartbeat_s(connection: Connection) -> float:
     return int(rows[0][0] or 0) / 3000 if rows else 0.0
 
 
-# CopyData messages of a connection, many at a time (libpqrcv_receive reads them one by one).
-#
-# The reader waits for the network only as long as reading in large portions needs. The caller waits
-# for the first byte, answers, and handles the end of the copy.
-#
-# The pauses are there because a walsender sends each message by itself. A reader that takes every
-# one as it comes makes the kernel send, wake and acknowledge each; a reader that comes back a
-# little later finds them joined. With 1 M small transactions over loopback TCP that takes 5 s of a
-# walsender's time instead of 13 s.
+# CopyData messages of a connection, many at a time (libpqrcv_receive reads them one by one).  The
+# reader pauses only to read in large portions. The caller waits for the first byte, answers, and
+# handles the end of the copy.  The pauses are there because a walsender sends each message by
+# itself. A reader that takes every one as it comes makes the kernel send, wake and acknowledge
+# each; a reader that comes back a little later finds them joined. With 1 M small transactions over
+# loopback TCP that takes 5 s of a walsender's time instead of 13 s.
 
 _FULL_READ: Final = 15_000
 """Bytes above which a read may have left something in the socket: libpq reads 16 kB at once. With
 TLS it reads a record, which has at most 8 kB, so the size does not tell."""
 
 _COPY_DATA_HEADER: Final = 1 + 4
-"""The bytes of each message that libpq reads and does not hand out: type and length."""
+"""The bytes of each message that libpq reads and does not return: type and length."""
 
 _BUSY_S: Final = 0.005
 """Seconds since the last message within which a stream is worth a pause."""
@@ -605,8 +601,8 @@ def open_backlog(
     threshold: int,
     session: Callable[[], Connection] | None = None,
 ) -> Backlog | None:
-    """Return what waits in ``slot`` after ``start``, if it is more than ``threshold`` bytes of WAL
-    and the publisher lets us copy the slot. Else close the connection and return None.
+    """Return the backlog of ``slot`` after ``start``, if it is more than ``threshold`` bytes of WAL
+    and the publisher lets us copy the slot. Otherwise close the connection and return None.
 
     ``session``: opens an ordinary session as ``connection`` was opened; None: the backlog is
     fetched by COPY on ``connection``. Raises ConnectionFailure: a connection that breaks here is no
@@ -648,9 +644,9 @@ def open_backlog(
 
 
 def _is_dear(connection: Connection, slot: str, behind: int, again: int) -> bool:
-    """Tell whether a stream is better. It is if each window would have to decode much again, as
-    after a long transaction; and if a stream would wait for standbys (StandbySlotsHaveCaughtup),
-    which a copy of the slot does not."""
+    """Return whether a stream is better: if each window would decode much again, as after a long
+    transaction, or if a stream would wait for standbys (StandbySlotsHaveCaughtup), which a copy of
+    the slot does not."""
     if again > max(_LITTLE, _AGAIN_AT_MOST * behind):
         logger.info(
             'slot "%s" is %d MB behind, with %d MB to be decoded before that: streaming it',
@@ -681,7 +677,7 @@ def _say(slot: str, behind: int, lanes: Sequence[Lane]) -> None:
 def _more_lanes(
     connection: Connection, slot: str, options: PgoutputOptions, session: Callable[[], Connection]
 ) -> list[Lane]:
-    """Open the lanes that the publisher lets us have besides the first one."""
+    """Open the lanes that the publisher allows in addition to the first one."""
     lanes: list[Lane] = []
     while len(lanes) < _LANES - 1:
         ((free,),) = connection.query(

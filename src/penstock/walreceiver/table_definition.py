@@ -226,7 +226,7 @@ def read_definitions(
 ) -> Definitions | None:
     """Look at tables by their OIDs; one that was dropped is not in the answer. ``xids``: wait until
     these transactions, which were sent, can be seen, unless they may wait for us. Return None if
-    the publisher is a node, whose catalogs cannot tell. Raises PublisherError,
+    the publisher is a node, whose catalogs lack these numbers. Raises PublisherError,
     ConnectionFailure."""
     if not oids:
         return Definitions(INVALID, INVALID, 0, SeenTransactions(0), {})
@@ -243,8 +243,8 @@ def read_definitions(
 
 
 def _see(connection: Connection, xids: Collection[int]) -> tuple[Lsn, int, SeenTransactions]:
-    """Ask where the WAL is and which transactions have ended. Later queries see at least what those
-    have done."""
+    """Ask for the WAL's position and the ended transactions. Later queries see at least the changes
+    of those."""
     deadline = time.monotonic() + _SEEN_S
     while True:
         ((position,),) = connection.query(_FLUSHED)
@@ -314,13 +314,13 @@ def _are_sent(kind: str, memberships: Collection[Membership]) -> bool:
 def rows_came_with(
     connection: Connection, leaf: int, links: Sequence[PartitionLink]
 ) -> bool | None:
-    """Tell whether a partition has rows from before one of the links was made: they came to the
-    root without a message. Return True if its rows may not be read, or have no age (a foreign
-    table); None if somebody has locked it.
+    """Return whether a partition has rows older than one of the links: they came to the root
+    without a message. Return True if its rows may not be read, or have no age (a foreign table);
+    None if somebody has locked it.
 
     The transaction that attached it may have written such rows in subtransactions, whose numbers
-    are greater than its own. Its commands are numbered through all of them, so a row of an earlier
-    command than the link's counts as such a row. Raises PublisherError, ConnectionFailure.
+    are greater than its own. Command numbers continue through all of them, so a row of an earlier
+    command than the link's is such a row. Raises PublisherError, ConnectionFailure.
     """
     before = " OR ".join(
         f"NOT {_since(link.attached)} OR cmin::text::bigint < {link.command}" for link in links
@@ -345,8 +345,7 @@ def rows_came_between(connection: Connection, leaf: int, first: int, last: int) 
 
 def _since(xid: int) -> str:
     """Return the condition that a row is of the transaction ``xid`` or a later one. A row that is
-    older by more than 2^31 transactions has a negative age; its number stays in it when it is
-    frozen."""
+    older by more than 2^31 transactions has a negative age; freezing does not change its number."""
     return f"(pg_catalog.age(xmin) BETWEEN 0 AND pg_catalog.age('{xid}'::pg_catalog.xid))"
 
 
@@ -394,8 +393,8 @@ _UNREADABLE: Final = ("42501", "0A000", "42703", "42P01", "3F000")
 none in this kind of table; gone meanwhile."""
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _PATIENCE: Final = "100ms"
-"""The longest time that a question about rows waits for a lock. It is short, as all tables wait
-with it."""
+"""The longest time that a question about rows waits for a lock. It is short, as all other tables
+wait, too."""
 
 
 def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) -> bool | None:

@@ -45,8 +45,7 @@ _PATIENCE: Final = "1s"
 
 _POLITENESS_S: Final = 3.0
 """Seconds that somebody else waits for a table before its copy is given up. Readers of the table
-wait behind that session, so it must be short; a careful migration gives up sooner, and comes
-again."""
+wait behind that session, so it must be short; a careful migration gives up sooner, and retries."""
 
 _WAITED_FOR: Final = (
     "SELECT DISTINCT n.nspname, c.relname FROM pg_catalog.pg_locks w"
@@ -90,8 +89,8 @@ _STATE: Final = (
     " JOIN pg_catalog.pg_class r ON r.oid = t.root"
     " JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace GROUP BY 1, 2, 3"
 )
-"""A query for each table's kind, and a digest of what must not change: the table and its
-partitions, their files and columns, and the rows of the publications. It looks at no rows of the
+"""A query for each table's kind, and a digest of the parts that must not change: the table and its
+partitions, their files and columns, and the rows of the publications. It does not read the
 tables."""
 
 
@@ -126,7 +125,7 @@ class TableLocks:
         interrupt: Callable[[], None],
         messages: LockMessages = _COPY,
     ) -> None:
-        """Open the session. Raises what ``Connection.connect`` raises. ``interrupt``: see
+        """Open the session. Raises the errors of ``Connection.connect``. ``interrupt``: see
         ``Connection``."""
         self._messages = messages
         self._conninfo = conninfo
@@ -149,8 +148,8 @@ class TableLocks:
     def look(self, tables: Sequence[Name]) -> dict[Name, PenstockError]:
         """Note the state of the tables now, and return errors for those that cannot be locked.
 
-        Nothing stays locked. A copy that is going to fail so costs no slot, and whatever is read of
-        the tables between now and ``hold`` is still true when that returns.
+        Nothing stays locked. So a copy that would fail costs no slot, and definitions read between
+        now and ``hold`` are still valid when ``hold`` returns.
         """
         if self._needless:
             return {}
@@ -168,8 +167,8 @@ class TableLocks:
         self, snapshot_name: str, tables: Sequence[Name], now: Connection
     ) -> dict[Name, PenstockError]:
         """Lock the tables until ``close``. Return errors for those that somebody else has locked or
-        that are not as in the snapshot. ``now``: a session without a snapshot, which sees what is
-        committed."""
+        that differ from the snapshot. ``now``: a session without a snapshot, which sees committed
+        changes."""
         if self._needless or not tables:
             return {}
         self._connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -189,11 +188,12 @@ class TableLocks:
         return failed
 
     def let_pass(self, other: Connection) -> dict[Name, PenstockError]:
-        """Let go of tables for which somebody has waited for some seconds, and return errors for
+        """Release tables for which somebody has waited for some seconds, and return errors for
         them. Their copies must end.
 
         ``other``: a session that holds no locks. It asks the server one question, which is cheap if
-        nobody waits. A second session locks the other tables before the first one lets go.
+        nobody waits. A second session locks the other tables before the first one releases its
+        locks.
         """
         if not self._held:
             return {}
@@ -218,13 +218,13 @@ class TableLocks:
         self._connection.check()
 
     def confirm(self) -> None:
-        """Ask the server whether the session is still there, which proves that the locks have been
-        held up to now. Raises ConnectionFailure."""
+        """Check with the server that the session is still there, which proves that the locks have
+        been held up to now. Raises ConnectionFailure."""
         if not self._needless:
             self._connection.query("SELECT 1", prefix="the locks of the copy are gone: ")
 
     def close(self) -> None:
-        """Let go of the locks."""
+        """Release the locks."""
         self._connection.close()
 
     def __enter__(self) -> TableLocks:
@@ -241,7 +241,7 @@ class TableLocks:
 
     def _lock(self, tables: Sequence[Name]) -> dict[Name, PenstockError]:
         """Lock all tables in one command, which waits a little. If that fails, lock them one by one
-        without waiting, so that one table costs the others no more than that. Return errors."""
+        without waiting, so that one table delays the others no longer. Return errors."""
         if not tables:
             return {}
         self._connection.query(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
