@@ -222,7 +222,7 @@ _DECORATED = re.compile(rb"(?:\[-?\d+:-?\d+\])+=\{")
 
 
 def text_dimensions(raw: bytes) -> bool:
-    """Tell whether the value is nested, or gives its subscripts."""
+    """Return whether the value is nested, or gives its subscripts."""
     if _DECORATED.match(raw):
         return True
     return _QUOTED.sub(b"", raw).startswith(b"{{")
@@ -309,7 +309,7 @@ def _well_formed(
     stops: NDArray[np.int64],
     quoted: NDArray[np.bool_],
 ) -> bool:
-    """Tell whether no unquoted element is empty, and quotes only enclose whole elements."""
+    """Return whether no unquoted element is empty, and quotes only enclose whole elements."""
     if (stops <= starts).any() or (data[stops[quoted] - 1] != _QUOTE).any():
         return False
     quotes = int(((data == _QUOTE) & ~keep).sum())

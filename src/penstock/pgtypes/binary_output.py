@@ -39,7 +39,7 @@ _NUMBERS: Final[dict[int, str]] = {
 
 
 def has_binary_output(type_oid: int, arrow: pa.DataType) -> bool:
-    """Tell whether ``binary_output`` knows the type of such a column."""
+    """Return whether ``binary_output`` knows the type of such a column."""
     element = element_oid(type_oid)
     if element is not None:
         return pa.types.is_list(arrow) and has_binary_output(element, arrow.value_type)

@@ -61,7 +61,7 @@ class Family:
         raise NotImplementedError
 
     def copied_as_text(self, typmod: int) -> bool:
-        """Tell whether the initial copy asks the server for the text of each value."""
+        """Return whether the initial copy asks the server for the text of each value."""
         return False
 
     def copy_expression(self, column_sql: str, typmod: int) -> str:

@@ -42,7 +42,7 @@ def row_hashes(columns: Sequence[tuple[pa.Array, int]]) -> Hashes:
 
 
 def hashable(oid: int) -> bool:
-    """Tell whether values of a type can be hashed here as PostgreSQL does."""
+    """Return whether values of a type can be hashed here as PostgreSQL does."""
     return oid in _FUNCTIONS
 
 

@@ -82,7 +82,7 @@ def arrow_type(type_oid: int, typmod: int) -> pa.DataType:
 
 
 def binary_supported(type_oid: int) -> bool:
-    """Tell whether the type can be read when the publisher is asked for the binary format."""
+    """Return whether the type can be read when the publisher is asked for the binary format."""
     return find(type_oid).binary
 
 

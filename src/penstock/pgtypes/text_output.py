@@ -146,8 +146,8 @@ _PARTLY: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC})
 
 
 def may_not_fit(type_oid: int, typmod: int) -> bool:
-    """Tell whether PostgreSQL's type has values that ours lacks: infinity, NaN, years before 1 and
-    after 9999, arrays of other dimensions."""
+    """Return whether PostgreSQL's type has values that ours lacks: infinity, NaN, years before 1
+    and after 9999, arrays of other dimensions."""
     if pa.types.is_string(find(type_oid).arrow(typmod)):
         return False
     return type_oid in _PARTLY or element_oid(type_oid) is not None

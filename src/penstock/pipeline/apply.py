@@ -87,7 +87,7 @@ class TableOutcome:
 
     @property
     def conflicts(self) -> bool:
-        """Tell whether there are conflicts to report."""
+        """Return whether there are conflicts to report."""
         return any(each is not None for each in (self.skipped, self.resolved, self.differs))
 
 
@@ -456,7 +456,7 @@ def missing_rows(
 
 
 def lacks_rows(net: NetChange, results: Sequence[Located | Candidates | Written]) -> bool:
-    """Tell whether a row of ``net.removed`` was not found. The table has a key."""
+    """Return whether a row of ``net.removed`` was not found. The table has a key."""
     count = net.removed.num_rows
     return bool(len(_found(results) & BitMap(range(count))) < count)
 

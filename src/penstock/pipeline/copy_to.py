@@ -103,7 +103,7 @@ class CopyItem:
 class EncodedFile:
     """The result of a task: CopyData messages in a file of the staging area.
 
-    ``portions``: (rows, bytes) of messages that are handed out together.
+    ``portions``: (rows, bytes) of messages that are returned together.
     """
 
     uri: str

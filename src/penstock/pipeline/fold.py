@@ -112,7 +112,7 @@ def fold(
 
 
 def _finds_rows(batch: ChangeBatch, start: int) -> bool:
-    """Tell whether changes of the batch need old rows."""
+    """Return whether changes of the batch need old rows."""
     return bool(np.any(batch.operation[batch.sequence >= start] != INSERT))
 
 

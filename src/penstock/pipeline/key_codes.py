@@ -76,7 +76,7 @@ def kinds(columns: Sequence[tuple[pa.DataType, int]]) -> tuple[str, ...] | None:
 
 
 def fit(kinds: Sequence[str], types: Sequence[pa.DataType]) -> bool:
-    """Tell whether columns of these types are compared as these kinds."""
+    """Return whether columns of these types are compared as these kinds."""
     plain = ["text" if each == "uuid" else each for each in kinds]
     return plain == [kind(type) for type in types]
 

@@ -163,7 +163,7 @@ class KeyIndexes:
             self._drop(first)
 
     def _has_room(self, size: int) -> bool:
-        """Tell whether memory has room for ``size`` bytes besides the indexes in use."""
+        """Return whether memory has room for ``size`` bytes besides the indexes in use."""
         with self._changed:
             self._drop_unused()
             return self._in_memory + size <= _MEMORY_BYTES

@@ -51,7 +51,7 @@ class KeyRange:
         return batch
 
     def may_hold(self, bounds: tuple[int, int] | None) -> bool:
-        """Tell whether a file may have such rows. ``bounds``: its least and greatest value, if
+        """Return whether a file may have such rows. ``bounds``: its least and greatest value, if
         known. The first range reads every file, since NULL has no place in bounds."""
         if bounds is None or self.low is None:
             return True

@@ -161,7 +161,7 @@ def _sources(item: LocateItem, constants: pa.Table) -> Iterator[str]:
 
 
 def _has_variants(item: LocateItem, held: pa.Schema) -> bool:
-    """Tell whether the key has variants. DuckDB reads them as a type of its own if their writer
+    """Return whether the key has variants. DuckDB reads them as a type of its own if their writer
     marked them as variants."""
     return any(pa.types.is_struct(field.type) for field in held if field.name in item.key)
 

@@ -197,7 +197,7 @@ class NetChange:
 
     @property
     def empty(self) -> bool:
-        """Tell whether the target stays as it is."""
+        """Return whether the target stays as it is."""
         emptied = self.truncate or self.all_ended is not None
         return not emptied and self.rows_written == 0 and self.removed.num_rows == 0
 

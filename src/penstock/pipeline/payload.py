@@ -112,8 +112,8 @@ def remove_leftovers(storage: Storage, older_than: datetime) -> int:
 
 
 def _older(storage: Storage, info: fs.FileInfo, than: datetime) -> bool:
-    """Tell whether a file or folder is old. Folders of object stores have no time of their own: all
-    of their files must be old."""
+    """Return whether a file or folder is old. Folders of object stores have no time of their own:
+    all of their files must be old."""
     times = [info.mtime]
     if info.mtime is None and not info.is_file:
         times = [inside.mtime for inside in storage.list(f"{_folder(storage)}/{info.base_name}")]

@@ -34,7 +34,7 @@ def candidates(files: Iterable[DataFile], keys: pa.Table) -> list[DataFile]:
 
 
 def may_be_live(file: DataFile, deleted_at: str | None) -> bool:
-    """Tell whether the file may hold a row with NULL in that column; None: no row is dead."""
+    """Return whether the file may hold a row with NULL in that column; None: no row is dead."""
     nulls = file.stats.get("nullCount") or {}
     return deleted_at is None or nulls.get(deleted_at) != 0
 
@@ -101,7 +101,7 @@ def _any_between(values: list[Any], low: Any, high: Any) -> bool:
 
 
 def _above(value: Any, high: Any) -> bool:
-    """Tell whether ``value`` is above the bound, even if a string's bound is only a prefix of the
+    """Return whether ``value`` is above the bound, even if a string's bound is only a prefix of the
     true one."""
     return bool((value[: len(high)] if isinstance(value, str) else value) > high)
 

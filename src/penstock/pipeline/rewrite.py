@@ -205,13 +205,13 @@ class ColumnChange:
 
     @property
     def concerns_files(self) -> bool:
-        """Tell whether files must be rewritten. Added NULL columns do not need it: a column that a
-        file lacks is NULL."""
+        """Return whether files must be rewritten. Added NULL columns do not need it: a column that
+        a file lacks is NULL."""
         return bool(self.dropped) or bool(self.replaced) or self.fills
 
     @property
     def fills(self) -> bool:
-        """Tell whether every row gets a value in an added column."""
+        """Return whether every row gets a value in an added column."""
         return bool(self.generated.columns) or any(v.is_valid for v in self.constants.values())
 
     @property

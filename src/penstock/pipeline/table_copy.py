@@ -380,7 +380,7 @@ def _unit_bytes(spark: Spark, table: RemoteTable, options: CopyOptions) -> int:
 
 
 def _is_small(sources: Sequence[CopySource], tasks: Sequence[CopyTask], most: int) -> bool:
-    """Tell whether a job would take longer to begin than the copy takes. The size of a table that
+    """Return whether a job would take longer to begin than the copy takes. The size of a table that
     is read through inheritance is not known."""
     leaves = [leaf for source in sources for leaf in source.info.leaves]
     size = sum(leaf.size for leaf in leaves) + len(tasks) * _UNIT_COST

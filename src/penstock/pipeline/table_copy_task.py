@@ -186,8 +186,8 @@ def read_unit(
 
 def with_values(task: CopyTask, draw: Draw) -> CopyTask:
     """Return the task with values of sequences. The publisher counts the unit's rows for that,
-    since a running task cannot ask for more values. Raises what ``draw`` raises, ConnectionFailure,
-    PublisherError."""
+    since a running task cannot ask for more values. Raises the errors of ``draw``,
+    ConnectionFailure, PublisherError."""
     names = task.drawing
     count = _count_rows(task) if names else 0
     return replace(task, drawn={name: draw(name, count) if count else () for name in names})

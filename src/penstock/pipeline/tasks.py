@@ -48,7 +48,7 @@ class SearchItem:
 
     @property
     def is_known(self) -> bool:
-        """Tell whether the item needs no more reading or writing."""
+        """Return whether the item needs no more reading or writing."""
         return self.locate.known is not None and not self.completions and self.dead is None
 
 

@@ -758,7 +758,7 @@ class _FailedTargets:
         return None
 
     def has(self, target: Target) -> bool:
-        """Tell whether a target is one of them."""
+        """Return whether a target is one of them."""
         return any(each is target for each in [*self.lost, *(t for t, _ in self.refused)])
 
 

@@ -263,7 +263,7 @@ class Skipping:
             )
 
     def passed(self, cut: Lsn) -> bool:
-        """Tell whether a cut has passed the skipped transaction, and record it."""
+        """Return whether a cut has passed the skipped transaction, and record it."""
         skipping = self._skipping
         if skipping == INVALID or skipping >= cut:
             return False

@@ -98,8 +98,8 @@ class StagedTable:
         return same and self._is_there()
 
     def _is_there(self) -> bool:
-        """Tell whether all files are still there. VACUUM removes files that no log entry names, and
-        the transaction may have been open for long."""
+        """Return whether all files are still there. VACUUM removes files that no log entry names,
+        and the transaction may have been open for long."""
         table = self.target.table
         paths = [file.path for written in self.written for file in written.files]
         return all(table.storage.exists(f"{table.uri}/{path}") for path in paths)
@@ -149,7 +149,7 @@ def _remove(future: Future[StagedRun | None]) -> None:
 
 
 def applies_in_parallel(subscription: Subscription) -> bool:
-    """Tell whether anything of a subscription is written ahead of its commit."""
+    """Return whether anything of a subscription is written ahead of its commit."""
     # Histories, messages and deleted rows that stay record transactions from their Begin on.
     told = subscription.history or subscription.messages or subscription.soft_delete
     return subscription.streaming == "parallel" and not told

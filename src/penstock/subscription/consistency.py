@@ -91,7 +91,7 @@ class TimelineWatch:
             self._started = _started(connection)
 
     def holds(self) -> bool:
-        """Tell whether the timeline is still the same.
+        """Return whether the timeline is still the same.
 
         If the server does not answer, return True and record that: the next session derives the
         timeline from the slot's position.

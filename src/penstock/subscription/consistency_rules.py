@@ -219,7 +219,7 @@ def check_table(subscription: str, table: TableHistory, last_cut: Lsn | None) ->
 
 
 def _left_the_cuts(table: TableHistory, last_cut: Lsn | None) -> bool:
-    """Tell whether a table that was in the cuts is missing from the last one. The node records
+    """Return whether a table that was in the cuts is missing from the last one. The node records
     ``joined`` after the first cut that holds the table, and every later cut holds it. If the table
     has committed changes, a cut holds them, unless they are of an earlier membership."""
     if last_cut is None or table.version is None or table.cut is not None:

@@ -213,7 +213,7 @@ def replaced_marker(app_id: str) -> str:
 
 
 def _holds_others(table: DeltaTable, app_id: str) -> bool:
-    """Tell whether a copy was added to rows of others, which another copy would remove."""
+    """Return whether a copy was added to rows of others, which another copy would remove."""
     added = table.transaction_version(added_marker(app_id)) or 0
     return added > (table.transaction_version(replaced_marker(app_id)) or 0)
 
@@ -234,8 +234,8 @@ def _is_ours(
     app_id: str,
     name_of: Callable[[str], str | None],
 ) -> bool:
-    """Tell whether a table holds this row's earlier copy or the rows of a dropped subscription, or
-    was created for a copy that has failed.
+    """Return whether a table holds this row's earlier copy or the rows of a dropped subscription,
+    or was created for a copy that has failed.
 
     While a table is out of the subscription, its rows belong to its readers. If they have changed
     rows since, the table is theirs. If another relation has the name now, the table may be all that
@@ -250,7 +250,7 @@ def _is_ours(
 
 
 def _never_filled(table: DeltaTable) -> bool:
-    """Tell whether a table was created for a copy that was never committed.
+    """Return whether a table was created for a copy that was never committed.
 
     The table's id is not compared: the node may have been stopped before it recorded the table as
     this row's own. Such a table can be replaced without loss."""
@@ -319,7 +319,7 @@ def take_back_copy(leaf: DeltaTable, marker: str) -> None:
 
 
 def _is_of_a_copy(leaf: DeltaTable, app_id: str) -> bool:
-    """Tell whether all rows of a partition come from copies, such as a copy of an earlier
+    """Return whether all rows of a partition come from copies, such as a copy of an earlier
     membership that was never committed to the root."""
     copied = any(marker.startswith(_copies_of(app_id)) for marker in leaf.app_ids)
     return copied and not leaf.changed_by_others(app_id)

@@ -63,8 +63,8 @@ class RequestedCuts:
         return min((request.lsn for request in self._known), default=None)
 
     def due(self, now: float) -> bool:
-        """Tell whether to look again even without a batch: always while a cut is wanted, otherwise
-        every ``_LOOK_INTERVAL_S``."""
+        """Return whether to look again even without a batch: always while a cut is wanted,
+        otherwise every ``_LOOK_INTERVAL_S``."""
         recent = self._looked_s is not None and now - self._looked_s < _LOOK_INTERVAL_S
         return bool(self._known) or not recent
 

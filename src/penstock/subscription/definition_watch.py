@@ -138,11 +138,11 @@ class SentTruncate:
         return SentTruncate(self.xid, self.filled or bool((xids == self.xid).any()), following)
 
     def may_include(self, xid: int) -> bool:
-        """Tell whether ``xid`` may be a subtransaction of it: their numbers are greater."""
+        """Return whether ``xid`` may be a subtransaction of it: their numbers are greater."""
         return _is_later(xid, self.xid)
 
     def is_newest_before(self, xid: int) -> bool:
-        """Tell whether no later transaction has changed rows before ``xid`` got its number."""
+        """Return whether no later transaction has changed rows before ``xid`` got its number."""
         return self.next is None or _is_later(self.next, xid)
 
 
@@ -408,7 +408,7 @@ def _origins(
 
 
 def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
-    """Tell whether ALTER TABLE has rewritten the rows to other files. ALTER TABLE makes another
+    """Return whether ALTER TABLE has rewritten the rows to other files. ALTER TABLE makes another
     TOAST table; VACUUM FULL and CLUSTER keep it, and so do not count. Without a TOAST table, every
     rewrite counts."""
     if before.toast and before.toast == now.toast:
@@ -707,8 +707,8 @@ class _LeafChanges:
     """Changes of partitions. ``notices``: changes that concern only later rows; ``attached``: names
     of partitions that have no row from before they were attached; ``pending``: possible reasons by
     leaf, where a TRUNCATE that is still to come may have given the leaf another file node, or
-    nobody can read it now; None where one that was sent accounts for it; ``places``: tables whose
-    new links belong to pending leaves; ``survived``: as of ``Difference``."""
+    nobody can read it now; None if one that was sent accounts for it; ``places``: tables whose new
+    links belong to pending leaves; ``survived``: as of ``Difference``."""
 
     reasons: tuple[str, ...]
     notices: tuple[str, ...] = ()
@@ -1160,8 +1160,8 @@ class DefinitionWatch:
         return known is not None and bool(known.definition.leaves)
 
     def has_own_types(self, target: WatchedTarget) -> bool:
-        """Tell whether a table has columns of types that the publisher's users can change without a
-        message: labels of enums, attributes of composite types."""
+        """Return whether a table has columns of types that the publisher's users can change without
+        a message: labels of enums, attributes of composite types."""
         known = self._known.get(target.rel.sync_id)
         types = () if known is None else known.definition.types
         return any(each.labels or each.attributes for each in types)

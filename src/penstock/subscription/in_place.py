@@ -68,9 +68,9 @@ def add_filled(
 
 
 def can_rename_labels(target: Target, labels: Mapping[str, Mapping[str, str]]) -> bool:
-    """Tell whether columns (by the publisher's names) can be rewritten file by file. That excludes
-    columns that are not stored as text or that partition the table, and tables with a history,
-    which keeps earlier rows."""
+    """Return whether columns (by the publisher's names) can be rewritten file by file. That
+    excludes columns that are not stored as text or that partition the table, and tables with a
+    history, which keeps earlier rows."""
     columns = target.table.schema.by_source
     held = [columns[name].name for name in labels]
     texts = all(_is_text(columns[name].type) for name in labels)

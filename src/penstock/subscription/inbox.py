@@ -95,7 +95,7 @@ class Inbox:
             self._changed.notify_all()
 
     def full(self) -> bool:
-        """Tell whether finished transactions fill the memory, so that the receiver must pause."""
+        """Return whether finished transactions fill the memory, so that the receiver must pause."""
         with self._changed:
             if self._gathering:
                 return False
@@ -120,8 +120,8 @@ class Inbox:
             self._changed.wait(seconds)
 
     def ready(self, now: float, *, delay: float, backlog_delay: float) -> bool:
-        """Tell whether to close a batch: a piece or the memory is full, or the stream is quiet, or
-        the oldest transaction has waited ``delay`` s, on a fast stream ``backlog_delay`` s.
+        """Return whether to close a batch: a piece or the memory is full, or the stream is quiet,
+        or the oldest transaction has waited ``delay`` s, on a fast stream ``backlog_delay`` s.
 
         A batch has fixed costs. When much arrives, the head of the stream is far away, and fuller
         pieces reach it sooner.
@@ -145,7 +145,7 @@ class Inbox:
             return INVALID if last is None else last.last_end_lsn
 
     def has_upto(self, end_lsn: Lsn) -> bool:
-        """Tell whether a transaction waits here that ends at ``end_lsn`` or before."""
+        """Return whether a transaction waits here that ends at ``end_lsn`` or before."""
         with self._changed:
             return self._transactions > 0 and self._oldest_end_lsn() <= end_lsn
 

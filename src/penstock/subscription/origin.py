@@ -52,7 +52,7 @@ def start_lsn(last_cut: Lsn | None, tables: Iterable[TableProgress]) -> Lsn:
 
 
 def may_cut(end_lsn: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress]) -> bool:
-    """Tell whether a cut at ``end_lsn`` holds whole transactions: no ready table is ahead of it.
+    """Return whether a cut at ``end_lsn`` holds whole transactions: no ready table is ahead of it.
 
     After a crash between two tables' commits, the first one is ahead of the other until the stream
     has caught up.
@@ -63,7 +63,7 @@ def may_cut(end_lsn: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress])
 
 
 def joins(end_lsn: Lsn, table: TableProgress) -> bool:
-    """Tell whether a copied table becomes part of the cut at ``end_lsn``."""
+    """Return whether a copied table becomes part of the cut at ``end_lsn``."""
     return not table.ready and table.marker is not None and table.within(end_lsn)
 
 

@@ -612,7 +612,7 @@ class BinaryStream:
         self._targets = targets
 
     def begins(self, publisher: Publisher) -> bool:
-        """Tell whether every published column can be read in binary. Raises ConnectionFailure."""
+        """Return whether every published column can be read in binary. Raises ConnectionFailure."""
         for target in self._targets:
             rel = target.rel
             try:

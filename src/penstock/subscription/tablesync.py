@@ -377,7 +377,7 @@ class Copies:
             self._wait(rel, error)
 
     def _disables(self, rel: SubscriptionRel, error: Exception) -> bool:
-        """Tell whether the error disables the subscription (DisableSubscriptionAndExit), and keep
+        """Return whether the error disables the subscription (DisableSubscriptionAndExit), and keep
         it for the worker if so."""
         if not self._subscription.disable_on_error or max_tries(error) is None:
             return False

@@ -54,7 +54,7 @@ def order_before(
 
 
 def keeps_primary_key(schema: TableSchema, relation: Relation) -> bool:
-    """Tell whether the table's key is the PRIMARY KEY of CREATE TABLE on the node, and is within
+    """Return whether the table's key is the PRIMARY KEY of CREATE TABLE on the node, and is within
     the publisher's replica identity, as it must be (logicalrep_rel_mark_updatable)."""
     own = schema.primary_key
     return bool(own) and set(schema.source_key) == set(own) and set(relation.key).issuperset(own)

@@ -508,7 +508,7 @@ class MembershipWatch:
         self.sync_ids: Final = frozenset(rel.sync_id for rel in self.rels)
 
     def holds(self) -> bool:
-        """Tell whether subscription and tables are still the same. Raises StorageError."""
+        """Return whether subscription and tables are still the same. Raises StorageError."""
         now = self._generation()
         if now != self._looked_at:
             found, rels = self._now()

@@ -229,7 +229,7 @@ class WorkerStatus:
         return _NO_ERROR
 
     def progressed_since_failure(self) -> bool:
-        """Tell whether anything was applied or cut since the last call."""
+        """Return whether anything was applied or cut since the last call."""
         progressed, self._progressed = self._progressed, False
         return progressed
 

@@ -52,7 +52,7 @@ _LINGER_S: Final = 0.05
 """The most seconds that one call of ``read`` goes on after the first row."""
 
 _PAUSE_S: Final = 0.005
-"""Seconds without a byte after which a portion is handed out, as large as it is."""
+"""Seconds without a byte after which a portion is returned, as large as it is."""
 
 
 class TooLong(Exception):
@@ -153,7 +153,7 @@ _PREFIXES: Final = Prefixes(PREFIX, PREFIX)
 
 _BLOCK: Final = 8 << 20
 _PATIENCE_S: Final = 0.005
-"""Seconds without a byte after which a portion is handed out, as large as it is."""
+"""Seconds without a byte after which a portion is returned, as large as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class RemoteSlot:
     retained_bytes: int
     safe_wal_size: int | None
     catalog_xmin: int | None = None
-    """The oldest transaction whose catalog changes the slot needs (catalog_xmin)."""
+    """The oldest transaction whose effects on the catalogs the slot needs."""
 
     @property
     def in_danger(self) -> bool:

@@ -294,7 +294,7 @@ class ReplicationStream:
         self.wake()
 
     def rests(self, came: bool) -> bool:
-        """Return whether a batch should end here, as no more messages are here."""
+        """Return whether a batch should end here, as nothing more has come."""
         return not came
 
     def wake(self) -> None:

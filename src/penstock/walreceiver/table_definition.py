@@ -200,7 +200,7 @@ class SeenTransactions:
     running: frozenset[int] = frozenset()
 
     def has(self, xids: Collection[int]) -> bool:
-        """Tell whether all of these transactions were seen."""
+        """Return whether all of these transactions were seen."""
         return not any(xid in self.running or _follows(xid, self.next_xid) for xid in xids)
 
 
@@ -304,8 +304,8 @@ def published_namesakes(
 
 
 def _are_sent(kind: str, memberships: Collection[Membership]) -> bool:
-    """Tell whether changes are sent under the table's own name, and not under that of a partitioned
-    table above, or of partitions below (get_rel_sync_entry)."""
+    """Return whether changes are sent under the table's own name, and not under that of a
+    partitioned table above, or of partitions below (get_rel_sync_entry)."""
     if any(each.via_root and each.relation for each in memberships):
         return False
     return kind != "p" or any(each.via_root for each in memberships)
@@ -329,14 +329,14 @@ def rows_came_with(
 
 
 def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool | None:
-    """Tell whether a partition has a row of a transaction before ``xid``, and so was not emptied
+    """Return whether a partition has a row of a transaction before ``xid``, and so was not emptied
     since. Return False if its rows may not be read; None if somebody has locked it. Raises
     PublisherError, ConnectionFailure."""
     return _has_rows(connection, leaf, f"NOT {_since(xid)}", unread=False)
 
 
 def rows_came_between(connection: Connection, leaf: int, first: int, last: int) -> bool | None:
-    """Tell whether a partition has a row of a transaction from ``first`` up to, and without,
+    """Return whether a partition has a row of a transaction from ``first`` up to, and without,
     ``last``. Return False if its rows may not be read; None if somebody has locked it. Raises
     PublisherError, ConnectionFailure."""
     which = f"{_since(first)} AND NOT {_since(last)}"
@@ -361,7 +361,7 @@ class WrittenSince:
     entries: frozenset[int]
 
     def has_written(self, xid: int) -> bool:
-        """Tell whether a transaction came after those that restored the catalogs."""
+        """Return whether a transaction came after those that restored the catalogs."""
         frozen = xid < _FIRST_NORMAL_XID
         return not frozen and _follows(xid, self.xid)
 
