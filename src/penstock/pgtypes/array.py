@@ -1,8 +1,8 @@
 """One-dimensional arrays of every type that has a family (arrayfuncs.c).
 
 An array becomes a list. PostgreSQL allows any number of dimensions in a column, and subscripts that
-start anywhere. A value with other dimensions raises ValueNotRepresentable; it is never flattened.
-The two sections below find the elements in the bytes of either format.
+start anywhere. Any other value than a plain array raises ValueNotRepresentable; it is never
+flattened. The two sections below find the elements in the bytes of either format.
 """
 
 from __future__ import annotations

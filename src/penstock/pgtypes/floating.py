@@ -1,4 +1,4 @@
-"""Reads real and double precision, and prints them as the server does (float.c, d2s.c, f2s.c).
+"""Read real and double precision, and print them as the server does (float.c, d2s.c, f2s.c).
 
 NaN, Infinity and -Infinity are ordinary values. A number's text is the shortest that reads back as
 the same number: plain digits for exponents from -4 to 14 (5 for real), otherwise ``d.ddde+XX``.

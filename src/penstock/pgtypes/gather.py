@@ -1,4 +1,4 @@
-"""Copies cells to contiguous memory; nothing else copies the bytes of a column.
+"""Copy cells to contiguous memory; nothing else copies the bytes of a column.
 
 The families interpret the bytes. A buffer is smaller than 2 GiB, since Arrow's 32-bit offsets point
 into it.

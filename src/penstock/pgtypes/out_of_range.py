@@ -1,4 +1,5 @@
-"""Handles values that the target's type lacks: infinity, NaN in a decimal, two-dimensional arrays.
+"""Replace values that the target's type lacks: infinity, NaN in a decimal, arrays of two
+dimensions.
 
 By the policy for such values, a reader of a type's columns replaces them by NULL or the nearest
 value, and counts them. Columns that identify rows are read without replacements (``find``): two

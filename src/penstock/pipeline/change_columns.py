@@ -1,4 +1,4 @@
-"""Changed rows as they are, for output plugins: Arrow columns instead of pgoutput's messages.
+"""Changed rows for output plugins: Arrow columns instead of pgoutput's messages.
 
 The rows of one operation on one table come from ``publish_changes``. They are written to an Arrow
 IPC stream and read from it as columns of new and old rows, by the attribute's place in the

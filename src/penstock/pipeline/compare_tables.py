@@ -1,4 +1,4 @@
-"""Compares published tables at an exported snapshot with the node's tables at their versions.
+"""Compare published tables at an exported snapshot with the node's tables at their versions.
 
 Another session holds the snapshot open. The result has, for each table, the number of rows on both
 sides, the number of differences, and some differing rows. Both sides are read in parts, in threads

@@ -1,4 +1,4 @@
-"""Makes the rows of a table's history, which describe every change of the table.
+"""Make the rows of a table's history, which describe every change of the table.
 
 ``fold`` supplies the changes. Their rows in the table's columns are ``Versions``, from which the
 rows of the history table are made. Some are complete; others get unchanged TOASTed values when old

@@ -1,4 +1,4 @@
-"""Finds the rows of a few keys in the indexes of files instead of the files.
+"""Find the rows of a few keys in the indexes of files instead of the files.
 
 For each file with an index, the result is the live rows that have one of the batch's keys. Indexes
 are exact. Nevertheless, ``apply`` searches the files themselves before it skips a change because

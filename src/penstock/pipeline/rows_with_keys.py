@@ -1,4 +1,4 @@
-"""Finds a table's live rows with one of given keys, as the table's unique index would.
+"""Find a table's live rows with one of given keys, as the table's unique index would.
 
 The search covers some files of one version of the table, and returns positions by file. Statistics
 rule out files that cannot hold a key. Keys are looked up in the indexes of the others; files

@@ -1,4 +1,4 @@
-"""Divides a net change of a table into items for tasks.
+"""Divide a net change of a table into items for tasks.
 
 A partitioned table has leaves (``parts``). ``job`` gets the items with their costs. ``apply``
 combines the results of the tasks.

@@ -130,7 +130,7 @@ class BatchOutcome:
 
 
 class _OtherTables(Exception):
-    """The subscription has other tables than the session."""
+    """The subscription's tables are no longer the session's."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class ApplySession:
 
     ``origin_of``: returns the name of a subscription's replication origin by its app id.
     ``members_hold``: tells whether the subscription still has the tables that were opened
-    (``worker.MembershipWatch``); once it returns False, no cut is made any more and the session
-    must end.
+    (``worker.MembershipWatch``); once it returns False, no more cuts are made and the session must
+    end.
     """
 
     spark: Spark
@@ -157,7 +157,7 @@ class ApplySession:
 
 
 class Applier:
-    """Applies batches to the open tables of one subscription; one thread at a time."""
+    """Apply batches to the open tables of one subscription; one thread at a time."""
 
     def __init__(self, session: ApplySession, options: ApplyOptions) -> None:
         targets, subscription = session.targets, session.subscription
@@ -257,8 +257,8 @@ class Applier:
         """Revert all tables to the last cut, and return whether any was reverted. If so, they have
         to be opened again. Raises the errors of ``DeltaTable.commit`` and ``reload``.
 
-        The last cut is read from the cuts table: an error may have hidden that a cut was written,
-        and the changes that a cut holds do not come again.
+        The last cut is read from the cuts table: a cut may have been written despite an error, and
+        its changes do not come again.
         """
         there = self._cuts.last(CutOwner(self._subscription, self._app_id))
         known = self.last_cut or INVALID
@@ -594,7 +594,7 @@ _NOT_POSSIBLE: Final = (NotInPrerequisiteState, VersionGone)
 
 
 class Commits:
-    """Commits the tables of one stream, in threads of its own."""
+    """Commit the tables of one stream, in threads of its own."""
 
     def __init__(self, targets: Targets, refuse: Callable[[Target, PenstockError], None]) -> None:
         """``refuse``: parks a table that cannot be committed, or raises the error."""

@@ -42,7 +42,7 @@ _PASSED_BY: Final = (ReplicationConflict, ValueNotRepresentable)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Applies a batch, and divides it after an error. ``whole``: never divide. ``staged``: returns
+    """Apply a batch, and divide it after an error. ``whole``: never divide. ``staged``: returns
     whether everything had been staged at the error; then no single transaction caused it.
     ``take_back``: reverts tables that are ahead of the last cut to it, and returns whether there
     were any."""
@@ -210,7 +210,7 @@ class SkipLsns:
 
 
 class Skipping:
-    """Skips a transaction of one stream, from its last cut on; one thread at a time."""
+    """Skip a transaction of one stream, from its last cut on; one thread at a time."""
 
     def __init__(self, subscription: str, lsns: SkipLsns, last_cut: Lsn | None) -> None:
         self._subscription = subscription
@@ -301,7 +301,7 @@ def finish_lsns(batch: Batch) -> set[Lsn]:
 
 
 class Passing:
-    """Takes one transaction's changes out of the pieces of a batch, which come in order."""
+    """Remove one transaction's changes from the pieces of a batch, which come in order."""
 
     def __init__(self, skip: Lsn) -> None:
         """``skip``: the transaction's finish LSN; INVALID: nothing is taken out."""

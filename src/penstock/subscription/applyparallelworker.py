@@ -156,7 +156,7 @@ def applies_in_parallel(subscription: Subscription) -> bool:
 
 
 class ParallelApplyWorker:
-    """Writes runs of one stream ahead of their commit, in a thread of its own.
+    """Write runs of one stream ahead of their commit, in a thread of its own.
 
     The receiving thread calls ``begin``; ``spark`` is the cluster's."""
 

@@ -1048,7 +1048,7 @@ Save = Callable[[SubscriptionRel, str], object]
 
 
 class DefinitionWatch:
-    """Looks at definitions for one session. The applying thread uses it; other threads, too, call
+    """Look at definitions for one session. The applying thread uses it; other threads, too, call
     ``covers``."""
 
     def __init__(

@@ -35,8 +35,8 @@ class SnapshotHorizon:
 
 
 class HeldSnapshot:
-    """Watches the snapshot of one round, from its beginning. It calls ``tell`` with the horizon,
-    and with None at the end."""
+    """Watch the snapshot of one round, from its beginning. Call ``tell`` with the horizon, and with
+    None at the end."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Opens the histories of a subscription's tables, and finds where each begins.
+"""Open the histories of a subscription's tables, and find where each begins.
 
 Each history table has all changes up to its own LSN. As a batch is committed to the history first,
 that LSN is at least the LSN of the followed table. If it is lower (the option was off, the table
@@ -81,7 +81,7 @@ def _taken_over(history: DeltaTable, target: Target, earlier: Collection[str]) -
 
 
 class TransactionStamps:
-    """Makes the ``Stamps`` of one batch, piece by piece. ``xids``: the transactions so far."""
+    """Make the ``Stamps`` of one batch, piece by piece. ``xids``: the transactions so far."""
 
     def __init__(self) -> None:
         self.xids: set[int] = set()

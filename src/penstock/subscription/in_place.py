@@ -1,4 +1,4 @@
-"""Repeats changes of a publisher's definitions in the rows here.
+"""Repeat changes of a publisher's definitions in the rows here.
 
 A change is renamed labels of an enum, or added columns with the constant that older rows get. It
 becomes one commit of each of the target's Delta tables, with files rewritten where rows change. The

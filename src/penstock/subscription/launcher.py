@@ -182,8 +182,7 @@ class Launcher:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until every worker has ended; return whether all have.
 
-        The wait for a worker that is connecting without an answer takes at most ``timeout``
-        seconds.
+        It waits at most ``timeout`` seconds for a worker that is connecting without an answer.
         """
         ended = [_joined(worker, timeout) for worker in self.workers.values()]
         return all(ended)

@@ -106,8 +106,7 @@ class PreparedTransactions:
         store = self._store
         with self._lock, store.catalog.read() as t:
             self._xacts = {xact.xid: xact for xact in t.prepared_xacts.all(store.subid)}
-        # The node was killed after writing these files and before their row: the transactions come
-        # again.
+        # The node was killed before it wrote these files' row: the transactions come again.
         known = {xact.folder for xact in self._xacts.values()}
         for _, prepared, uri in self._folders():
             if uri not in known and prepared > (last_cut or INVALID):

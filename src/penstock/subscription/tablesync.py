@@ -430,7 +430,7 @@ class RelStates(Protocol):
         """Record the publisher's relation and the Delta table that a row stands for."""
 
     def record_definition(self, rel: SubscriptionRel, definition: str) -> object:
-        """Record what a table's rows depend on at the publisher."""
+        """Record the publisher's definitions on which a table's rows depend."""
 
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> object:
         """Give the table a new membership, which begins with a copy."""

@@ -76,8 +76,7 @@ def with_types(
 
 
 def is_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> bool:
-    """Return whether a table's types depend on one publisher only, and nothing depends on its
-    types.
+    """Return whether a table's types depend on one publisher only, and nothing depends on them.
 
     Then no other subscription fills it, and no generated column here is computed from its columns.
     """

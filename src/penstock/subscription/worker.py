@@ -317,7 +317,7 @@ class ApplyWorker:
         return Parking(self.subscription, self._warehouse, catalog.park, catalog.primary_key_name)
 
     def _warn_without_tables(self) -> None:
-        """Warn of a subscription without tables. It streams all the same, so that the publisher
+        """Warn of a subscription without tables. It streams nevertheless, so that the publisher
         need not keep its WAL."""
         if not self._catalog.rels():
             log.warning(
@@ -365,7 +365,7 @@ class ApplyWorker:
         return False
 
     def _end_altered(self) -> None:
-        """End this worker. The launcher starts another one for the subscription as it is now."""
+        """End this worker. The launcher starts another one for the altered subscription."""
         log.info('subscription "%s" was altered, its worker ends', self.subscription.name)
         self._stopping.set()
 

@@ -1,4 +1,4 @@
-"""Reads a backlog by a slot function instead of a stream (logicalfuncs.c).
+"""Read a backlog by a slot function instead of a stream (logicalfuncs.c).
 
 The messages are the same as in a stream, up to the end of the publisher's WAL at the start. A
 walsender sends one message at a time, which takes several times as long as decoding. The rows of a
@@ -199,8 +199,8 @@ class Lane:
         return not self.ended and self.connection.wait_readable(0)
 
     def begin(self, window: Window, messages: int) -> None:
-        """Ask for a window, or for about ``messages`` messages of it, up to the end of a
-        transaction. Raises ConnectionFailure."""
+        """Ask for a window, or for its first ``messages`` messages, up to a transaction's end.
+        Raises ConnectionFailure."""
         copy, upto = quote_literal(self._copy), f"'{window.upto}'"
         options = ", ".join(map(quote_literal, self._options.arguments()))
         changes = "pg_catalog.pg_logical_slot_get_binary_changes({}, {}, {}, {}) AS c"
@@ -528,8 +528,8 @@ class Backlog:
             )
 
     def _end_window(self, lane: Lane, window: Window) -> None:
-        """End a window: ask for the position that the function reached, and keep the rest if it
-        stopped early."""
+        """End a window: ask for the position that was reached, and keep the rest of the window, if
+        any."""
         position = lane.end()
         logger.debug(
             "window %s to %s: %d messages, %d kB, up to %s",

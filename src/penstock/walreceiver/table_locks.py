@@ -1,4 +1,4 @@
-"""Locks the tables of a copy in ACCESS SHARE, as pg_dump does, and checks that this was in time.
+"""Lock the tables of a copy in ACCESS SHARE, as pg_dump does, and check that this was in time.
 
 One transaction holds the locks, and each table that cannot be copied now gets an error. A snapshot
 protects rows, not files. A command that rewrites a table (CLUSTER, VACUUM FULL, ALTER TABLE) moves
