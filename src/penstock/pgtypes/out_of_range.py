@@ -1,5 +1,4 @@
-"""Replace values that the target's type lacks: infinity, NaN in a decimal, arrays of two
-dimensions.
+"""Replace values that the target's type lacks: infinity, decimal NaN, arrays of two dimensions.
 
 By the policy for such values, a reader of a type's columns replaces them by NULL or the nearest
 value, and counts them. Columns that identify rows are read without replacements (``find``): two

@@ -207,8 +207,8 @@ class Conflicts:
 
 @dataclass
 class _Quota:
-    """How many conflicts of a kind may still be logged for a table in the interval that began at
-    ``since``, and how many were not logged."""
+    """The number of a table's conflicts of a kind that may still be logged in the interval that
+    began at ``since``, and of those not logged."""
 
     table: str
     kind: str

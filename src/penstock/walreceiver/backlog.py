@@ -279,11 +279,10 @@ class Lane:
 def _moved(copy: str, start: Lsn, passes: int) -> str:
     """Return the part of FROM before the function that reads from ``start`` on.
 
-    One statement does it all, so that nobody here waits for the slot to move; each part needs the
-    one before. The first pass moves the slot to ``start``. A second pass to the same position, now
+    One statement does it all, so nobody here waits for the slot to move; each part needs the one
+    before. The first pass moves the slot to ``start``. A second pass to this position, now
     confirmed, makes restart_lsn as new as possible (LogicalIncreaseRestartDecodingForSlot). This
-    saves time: the function decodes everything from restart_lsn on again, while a pass skips the
-    rows.
+    pays, as the function decodes everything from restart_lsn on again, while a pass skips the rows.
     """
     advance = "pg_catalog.pg_replication_slot_advance({}, {}) AS a{}"
     first = advance.format(copy, f"'{start}'", 1)
@@ -528,8 +527,7 @@ class Backlog:
             )
 
     def _end_window(self, lane: Lane, window: Window) -> None:
-        """End a window: ask for the position that was reached, and keep the rest of the window, if
-        any."""
+        """End a window: ask for the position that was reached, and keep the rest, if any."""
         position = lane.end()
         logger.debug(
             "window %s to %s: %d messages, %d kB, up to %s",
