@@ -78,10 +78,11 @@ class ArrayFamily(Family):
 _EMPTY = bytes(12)
 
 
-# Read arrays in binary format (array_send).  Int32 dimensions, Int32 flags, Int32 element type; per
-# dimension Int32 size and Int32 lower bound; per element Int32 length (-1: NULL) and the element in
-# its binary format. An empty array has no dimension. The elements of cells, or of one value, are
-# returned as cells on the same buffer.
+# Read arrays in binary format (array_send).
+#
+# Int32 dimensions, Int32 flags, Int32 element type; per dimension Int32 size and Int32 lower bound;
+# per element Int32 length (-1: NULL) and the element in its binary format. An empty array has no
+# dimension. The elements of cells, or of one value, are returned as cells on the same buffer.
 
 _HEADER = struct.Struct("!iiI")
 _DIMENSION = struct.Struct("!ii")

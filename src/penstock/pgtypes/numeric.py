@@ -121,6 +121,7 @@ def precision_and_scale(typmod: int) -> tuple[int, int] | None:
 
 
 # Read numeric in binary format (numeric.c, numeric_send): base 10000 digits to numbers and to text.
+#
 # A value is Int16 ndigits, Int16 weight, Int16 sign, Int16 dscale and ndigits Int16 digits; digit i
 # counts 10000 ** (weight - i), and the first one is not 0. Cells become unscaled integers, or the
 # text of numeric_out. The family checks that a value fits its type.

@@ -121,9 +121,11 @@ def _no_json(text: str) -> NoReturn:
     )
 
 
-# Encode jsonb's numbers.  The bytes are those that Spark's ``parse_json`` makes: integers in as few
-# as they need, other numbers as decimals of up to 38 digits with their own scale. Any other number
-# becomes a double if the double equals it exactly; otherwise it raises ``NumberTooLarge``.
+# Encode jsonb's numbers.
+#
+# The bytes are those that Spark's ``parse_json`` makes: integers in as few as they need, other
+# numbers as decimals of up to 38 digits with their own scale. Any other number becomes a double if
+# the double equals it exactly; otherwise it raises ``NumberTooLarge``.
 
 _DIGITS: Final = 38
 _INTEGERS: Final = ((1, 0x0C), (2, 0x10), (4, 0x14), (8, 0x18))

@@ -311,10 +311,11 @@ def _stage(
     return outcome
 
 
-# Existing rows of a target, for reports of conflicts.  The results of a work's tasks have the keys
-# that should not exist, or the rows that others have written. The first KEPT of these rows are
-# returned in the log's form, with the commits that wrote them. Conflicts are rare, so the keys are
-# looked up once more, in their files.
+# Existing rows of a target, for reports of conflicts.
+#
+# The results of a work's tasks have the keys that should not exist, or the rows that others have
+# written. The first KEPT of these rows are returned in the log's form, with the commits that wrote
+# them. Conflicts are rare, so the keys are looked up once more, in their files.
 
 _FILES: Final = 5
 """The number of files whose commits are looked up: each takes some tenths of a second in an object
@@ -397,11 +398,12 @@ def _with_commits(
         yield from ((at, text, by) for at, text in result.rows)
 
 
-# The proof of a batch: the findings of tasks are compared with what the fold expects.  The result
-# is, for each table, the positions to remove, or a ReplicationConflict that names table and keys.
-# The fold assumes that every row it removes exists exactly once and that no row it inserts exists;
-# only this code checks it. Missing rows are not an error: ``run_batch`` first folds again without
-# their changes.
+# The proof of a batch: the findings of tasks are compared with what the fold expects.
+#
+# The result is, for each table, the positions to remove, or a ReplicationConflict that names table
+# and keys. The fold assumes that every row it removes exists exactly once and that no row it
+# inserts exists; only this code checks it. Missing rows are not an error: ``run_batch`` first folds
+# again without their changes.
 
 MISSING = "could not find the row to be updated or deleted"
 REPEATED = "more than one row has the key"

@@ -297,9 +297,10 @@ def _damaged(at: TableAt, found: int, expected: int) -> PenstockError:
     )
 
 
-# The choice of files to compact: small ones by their sizes, large ones by their dead rows.  Each
-# call chooses some due files of a version. Small files have size classes, each eight times the one
-# before. A full class is merged together with all smaller files, so the result is of a higher
+# The choice of files to compact: small ones by their sizes, large ones by their dead rows.
+#
+# Each call chooses some due files of a version. Small files have size classes, each eight times the
+# one before. A full class is merged together with all smaller files, so the result is of a higher
 # class: a row is rewritten once per class, however many commits there are, and a table keeps fewer
 # than ``small_files`` small files. Merging all small files whenever there are many would rewrite
 # the largest of them repeatedly.

@@ -96,11 +96,14 @@ class CompareProgress:
     again: bool
 
 
-# Digests of a table's rows, by which two copies of it are compared. This runs inside tasks.  An
-# item is a unit of the publisher's table at an exported snapshot, or a data file of the node's at a
-# version. The functions that copy and read them return the same Arrow columns. The result is the
-# number of rows and the sum of their hashes for each of ``BUCKETS``, or each row of some buckets. A
-# row belongs to a bucket by its key, a row without a key by all its values. Sums do not depend on
+# Digests of a table's rows, by which two copies of it are compared. This runs inside tasks.
+#
+# An item is a unit of the publisher's table at an exported snapshot, or a data file of the node's
+# at a version. The functions that copy and read them return the same Arrow columns. The result is
+# the number of rows and the sum of their hashes for each of ``BUCKETS``, or each row of some
+# buckets.
+#
+# A row belongs to a bucket by its key, a row without a key by all its values. Sums do not depend on
 # the order of rows, nor on how a table is divided. Two tables with the same digests are equal but
 # for an accident of one in 2^64. Differing rows are then searched in the differing buckets.
 

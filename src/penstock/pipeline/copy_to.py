@@ -361,10 +361,12 @@ def _stream(rows: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
-# Division of a table for COPY: files into shares for tasks, shares into waves for jobs.  Files are
-# divided in order; a share is a file and a run of its rows. The first wave is small, so that the
-# client has work soon; each further one is twice as large. Sizes are estimates of the rows as COPY
-# sends them: the size of a file depends on how well its columns compressed, not on their length.
+# Division of a table for COPY: files into shares for tasks, shares into waves for jobs.
+#
+# Files are divided in order; a share is a file and a run of its rows. The first wave is small, so
+# that the client has work soon; each further one is twice as large. Sizes are estimates of the rows
+# as COPY sends them: the size of a file depends on how well its columns compressed, not on their
+# length.
 
 _FIRST_WAVE_BYTES: Final = 8 << 20
 _WAVE_BYTES: Final = 256 << 20

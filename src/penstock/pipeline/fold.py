@@ -403,10 +403,11 @@ def _value_not_sent(table: str, column: str) -> ReplicationConflict:
     )
 
 
-# Changes of a run whose key exists already, if such changes are skipped (``keep_local``).  They are
-# found from the key events of a run and the keys that have a row before it. Changes are visited one
-# after the other: a row whose change of key is skipped keeps its key, and may conflict with the
-# next one.
+# Changes of a run whose key exists already, if such changes are skipped (``keep_local``).
+#
+# They are found from the key events of a run and the keys that have a row before it. Changes are
+# visited one after the other: a row whose change of key is skipped keeps its key, and may conflict
+# with the next one.
 
 
 def find_existing_keys(event: Integers, key: Integers, there: Integers) -> Integers:
@@ -435,9 +436,11 @@ def find_existing_keys(event: Integers, key: Integers, there: Integers) -> Integ
     return np.array(found, np.int64)
 
 
-# Fold of a table without a key: its rows are a multiset.  The old tuples of the run are whole rows
-# (REPLICA IDENTITY FULL), or it has inserts only. ``removed`` of its NetChange holds whole rows
-# without generated columns, each with the number of equal rows to remove.
+# Fold of a table without a key: its rows are a multiset.
+#
+# The old tuples of the run are whole rows (REPLICA IDENTITY FULL), or it has inserts only.
+# ``removed`` of its NetChange holds whole rows without generated columns, each with the number of
+# equal rows to remove.
 
 
 def fold_multiset(
@@ -522,8 +525,7 @@ class _MultisetFold:
         return np.unique(old[self.changes.operation != INSERT], return_counts=True)
 
     def _asked(self) -> NetChange:
-        """Return a net change that asks for the counts of all rows that the run removes, at
-        once."""
+        """Return a net change that asks for the counts of all removed rows at once."""
         row, most = self._taken()
         net = self._net(self.changes.new.slice(0, 0), self._compared.take(pa.array(row)))
         return replace(
@@ -616,10 +618,11 @@ def _shown_and_deleted(changes: Changes, numbers: Integers) -> Integers:
     return np.array(found, np.int64)
 
 
-# Equal rows of a run of changes, and how the run changes their counts.  The rows that changes make
-# and remove, as columns, get numbers and counts. Equal rows are the same to the last bit: NULL
-# equals NULL and NaN equals NaN, but 0 does not equal -0, even if the type says so, because readers
-# see which of the two is left.
+# Equal rows of a run of changes, and how the run changes their counts.
+#
+# The rows that changes make and remove, as columns, get numbers and counts. Equal rows are the same
+# to the last bit: NULL equals NULL and NaN equals NaN, but 0 does not equal -0, even if the type
+# says so, because readers see which of the two is left.
 
 
 def _lent(both: pa.Table, changes: Changes) -> tuple[pa.Table, str]:

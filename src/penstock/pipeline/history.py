@@ -222,10 +222,11 @@ class HistoryWork:
         return pa.Table.from_arrays(columns, schema=self.table.schema.arrow())
 
 
-# The rows of a table as the beginning of its history.  For each live row of a table, or of a
-# partitioned one's leaves, at some LSN, a row of the history is staged. One that ends all earlier
-# rows of the history comes first. No row crosses the driver. ``subscription.history`` decides when
-# to do this.
+# The rows of a table as the beginning of its history.
+#
+# For each live row of a table, or of a partitioned one's leaves, at some LSN, a row of the history
+# is staged. One that ends all earlier rows of the history comes first. No row crosses the driver.
+# ``subscription.history`` decides when to do this.
 
 _SECONDS_PER_BYTE: Final = 3e-8
 

@@ -286,12 +286,14 @@ def _read(stored: _Stored) -> EncodedChanges:
     return EncodedChanges(stored.work, stored.operation, stored.changes, data)
 
 
-# The changes of one table divided by key, so that each share fits into a task's memory.  Changes
-# that are too many for one task become several items, each with whole keys: an old row and its new
-# one are in the same share. Each file is read once: each of a few tasks writes its rows by the hash
-# of their key into a file of the staging area, and a share reads its runs of rows from those files.
-# So the work grows with the bytes and not with their square. A new row whose key has changed uses
-# its old key, if the writer has recorded it and no other pair has the old or the new key.
+# The changes of one table divided by key, so that each share fits into a task's memory.
+#
+# Changes that are too many for one task become several items, each with whole keys: an old row and
+# its new one are in the same share. Each file is read once: each of a few tasks writes its rows by
+# the hash of their key into a file of the staging area, and a share reads its runs of rows from
+# those files. So the work grows with the bytes and not with their square. A new row whose key has
+# changed uses its old key, if the writer has recorded it and no other pair has the old or the new
+# key.
 
 _HELD_BYTES: Final = 32 << 20
 """Bytes of rows that are sorted by share and written at a time."""
@@ -491,8 +493,10 @@ def _from(work: DivideItem, *, told: bool) -> str:
 
 
 # The rows that a transaction changed in one table: paired, filtered and encoded. This runs in
-# tasks.  Parts of files whose rows went or came become pgoutput messages. DuckDB pairs old and new
-# rows and applies row filters. ``pgoutput.messages`` decides which message sends an update
+# tasks.
+#
+# Parts of files whose rows went or came become pgoutput messages. DuckDB pairs old and new rows and
+# applies row filters. ``pgoutput.messages`` decides which message sends an update
 # (``TRANSFORMATIONS``).
 
 _ROWS_AT_A_TIME: Final = 1 << 14
@@ -687,6 +691,7 @@ def _tuple(
 
 
 # The rows that went and came as tables of DuckDB, without those that only moved, and checked.
+#
 # Parts of files become the tables ``went`` and ``came``, with the condition that pairs them. Rows
 # that are equal in all columns were copied, not changed, and cancel; they are compared by value,
 # except that -0 differs from 0. PostgreSQL's indexes and commands ensure conditions that writers of
@@ -883,8 +888,9 @@ def check_not_null(table: PublishedTable, rows: pa.Table) -> None:
             )
 
 
-# Pairs of the old and new row of a change: paired by key, or as the writer has recorded.  A
-# condition joins DuckDB's tables ``went`` and ``came``. A pair that the writer has recorded
+# Pairs of the old and new row of a change: paired by key, or as the writer has recorded.
+#
+# A condition joins DuckDB's tables ``went`` and ``came``. A pair that the writer has recorded
 # (``lakehouse.row_pairs``) is used if both rows exist, and if it can be applied in any order: no
 # row had the new key before, and none has the old one now. Rows that took over the key of another
 # row are paired by key.

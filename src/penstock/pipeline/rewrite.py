@@ -176,12 +176,14 @@ def _column(batch: pa.RecordBatch, field: pa.Field, constants: Mapping[str, pa.S
     return pa.nulls(batch.num_rows, field.type)
 
 
-# Files rewritten because the columns of their table change: one new file for each old one.  The new
-# columns of the tables are staged before; files with the same rows are staged with them. A dropped
-# column leaves the files, so that its values do not appear in a column of the same name that is
-# added later. An added column holds its default or its generated value in existing rows. Older
-# versions keep their files until VACUUM. The work is done before anything is locked: rewritten
-# files are remembered by their old file, and after a lost race only newer files are rewritten.
+# Files rewritten because the columns of their table change: one new file for each old one.
+#
+# The new columns of the tables are staged before; files with the same rows are staged with them. A
+# dropped column leaves the files, so that its values do not appear in a column of the same name
+# that is added later. An added column holds its default or its generated value in existing rows.
+# Older versions keep their files until VACUUM. The work is done before anything is locked:
+# rewritten files are remembered by their old file, and after a lost race only newer files are
+# rewritten.
 
 DDL_APP_ID: Final = "penstock_ddl"
 """The transaction marker of commits that change columns."""

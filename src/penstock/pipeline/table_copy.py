@@ -409,11 +409,12 @@ def _description(sources: Sequence[CopySource]) -> str:
 
 
 # The work of an initial copy: one Spark task per unit, or all in this process; results as they
-# come.  Each unit's result is returned once, as soon as its task is done. A unit that has lost its
-# own connection is copied again, twice at most, unless the snapshot is known to be gone; finished
-# units stay finished. Spark's ``collect`` returns results only when all tasks are done. An
-# accumulator sends them earlier, so that a table can be committed and progress shown while the
-# others go on.
+# come.
+#
+# Each unit's result is returned once, as soon as its task is done. A unit that has lost its own
+# connection is copied again, twice at most, unless the snapshot is known to be gone; finished units
+# stay finished. Spark's ``collect`` returns results only when all tasks are done. An accumulator
+# sends them earlier, so that a table can be committed and progress shown while the others go on.
 
 _CHECK_INTERVAL_S: Final = 0.5
 _LONGEST_UNIT_S: Final = 15.0
@@ -646,11 +647,14 @@ class CopyJob:
 
 
 # Units of copy work, into which a table is cut, and the commands that each sends to the publisher.
+#
 # From the sizes of a table's heaps and the columns of its target, SELECT commands are made and
 # packed so that each task reads about the same amount. This part is pure: no Spark, no connection.
-# ``CopyJob`` and ``table_copy_task`` run the commands.  A heap is cut by ctid, which PostgreSQL 14
-# and later reads by TID range scans. The last range of a heap is open: blocks may have been added
-# since they were counted, and the snapshot may see rows in them.
+# ``CopyJob`` and ``table_copy_task`` run the commands.
+#
+# A heap is cut by ctid, which PostgreSQL 14 and later reads by TID range scans. The last range of a
+# heap is open: blocks may have been added since they were counted, and the snapshot may see rows in
+# them.
 
 _UNITS_PER_CORE: Final = 8
 _LARGEST_UNIT: Final = 512 << 20

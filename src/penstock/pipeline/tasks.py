@@ -193,9 +193,10 @@ def _repeated_numbers(probe: Integers) -> BitMap:
     return twice
 
 
-# Rows of a data file as the log shows rows. This runs inside tasks.  The rows at some positions of
-# a file are returned as text. Long values are cut here, so that little crosses to the driver.
-# Memory: a run of rows of the file at a time.
+# Rows of a data file as the log shows rows. This runs inside tasks.
+#
+# The rows at some positions of a file are returned as text. Long values are cut here, so that
+# little crosses to the driver. Memory: a run of rows of the file at a time.
 
 
 def rows_as_text(file: LocateItem, columns: pa.Schema, position: Integers) -> list[str]:

@@ -584,6 +584,7 @@ def _in_cut(targets: Iterable[Target]) -> dict[TableName, CutTable]:
 
 
 # The commits of a batch: all of its tables commit side by side, each with the batch's end LSN.
+#
 # Everything is staged on the targets before. After an error all other commits are still tried. All
 # tables are checked for commits of others before the first one is committed. Even so, another
 # writer may be quicker, or a crash may come in between.
@@ -762,9 +763,10 @@ class _FailedTargets:
         return any(each is target for each in [*self.lost, *(t for t, _ in self.refused)])
 
 
-# The phases of a batch show where its time goes: one DEBUG line per batch, for benchmarks.  The
-# logger ``penstock.subscription.apply`` gets ``batch rows=... decode=... job=... commit=... cut=...
-# total=...``, in seconds. No decision depends on them.
+# The phases of a batch show where its time goes: one DEBUG line per batch, for benchmarks.
+#
+# The logger ``penstock.subscription.apply`` gets ``batch rows=... decode=... job=... commit=...
+# cut=... total=...``, in seconds. No decision depends on them.
 
 
 class Phases:
@@ -793,8 +795,9 @@ class Phases:
         log.debug("%s %s", what, " ".join(fields))
 
 
-# The works of a share of a batch: net changes of its table, to be carried out one by one.  A
-# target's new changes become TableWorks in order, as a rule only one. If the table has a history,
+# The works of a share of a batch: net changes of its table, to be carried out one by one.
+#
+# A target's new changes become TableWorks in order, as a rule only one. If the table has a history,
 # or deleted rows stay, or columns take values of sequences, the changes before a TRUNCATE still
 # matter. Then the changes before and after it are separate works. So are those before and after a
 # change of the key, since each row is found by the key of its place in the stream.

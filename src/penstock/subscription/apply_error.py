@@ -180,14 +180,17 @@ def text_of(error: Exception) -> str:
     return "\n".join([f"ERROR:  {error}", *getattr(error, "__notes__", ())])
 
 
-# Skipping a transaction: ALTER SUBSCRIPTION ... SKIP (worker.c, is_skipping_changes).  The rows and
-# TRUNCATEs of the transaction that finishes at SKIP's LSN are removed from its batch; its Relation
-# messages stay. The transaction is always skipped whole: the catalog records the decision before
-# anything of the batch is committed, and keeps it until a cut has passed the transaction. So it is
-# skipped again after a crash between two tables' commits, even if SKIP was altered meanwhile. If a
-# crash before SKIP has left the transaction in some tables, it is reverted there first; if that is
-# not possible, it can no longer be skipped.  As on a server, SKIP holds for the next transaction:
-# once others have been applied, SKIP is cleared with a warning.
+# Skipping a transaction: ALTER SUBSCRIPTION ... SKIP (worker.c, is_skipping_changes).
+#
+# The rows and TRUNCATEs of the transaction that finishes at SKIP's LSN are removed from its batch;
+# its Relation messages stay. The transaction is always skipped whole: the catalog records the
+# decision before anything of the batch is committed, and keeps it until a cut has passed the
+# transaction. So it is skipped again after a crash between two tables' commits, even if SKIP was
+# altered meanwhile. If a crash before SKIP has left the transaction in some tables, it is reverted
+# there first; if that is not possible, it can no longer be skipped.
+#
+# As on a server, SKIP holds for the next transaction: once others have been applied, SKIP is
+# cleared with a warning.
 
 _COMMIT: Final = ord("C")
 _CHANGES: Final = np.isin(np.arange(256), tuple(b"IUDT"))

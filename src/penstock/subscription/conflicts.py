@@ -281,6 +281,7 @@ def _shown(value: object) -> object:
 
 
 # The texts of conflicts, for each kind of a table (conflict.c, errdetail_apply_conflict).
+#
 # Outcomes, or an error with its existing rows, become ``ConflictGroup``s, each with the number of
 # conflicts, and keys, rows and texts of the first ones. ``Conflicts`` records and logs them.
 

@@ -257,10 +257,11 @@ def _chunk(messages: MessageChunk | Sequence[bytes]) -> MessageChunk:
     return MessageChunk.from_copy_data(messages)
 
 
-# Messages that wait for the applier: pieces, and batches of them.  Messages arrive in runs, each of
-# which is one buffer and may contain Commits. A piece returns its messages as one chunk for the
-# columnar decoder, and can be divided after any Commit. Arrays describe the messages; none is an
-# object of its own.
+# Messages that wait for the applier: pieces, and batches of them.
+#
+# Messages arrive in runs, each of which is one buffer and may contain Commits. A piece returns its
+# messages as one chunk for the columnar decoder, and can be divided after any Commit. Arrays
+# describe the messages; none is an object of its own.
 
 _COMMIT: Final = ord("C")
 _COMMIT_SIZE: Final = 1 + 1 + 8 + 8 + 8

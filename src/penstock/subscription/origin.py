@@ -112,10 +112,11 @@ def check_state(
         )
 
 
-# An advanced origin: pg_replication_origin_advance has moved it forward (origin.c).  A cut of the
-# present tables is made at the advanced LSN in the catalog, and the stream goes on from there. If
-# some tables are ahead of others, or transactions are prepared, that is an error instead.
-# Transactions in between are never sent, as on a server.
+# An advanced origin: pg_replication_origin_advance has moved it forward (origin.c).
+#
+# A cut of the present tables is made at the advanced LSN in the catalog, and the stream goes on
+# from there. If some tables are ahead of others, or transactions are prepared, that is an error
+# instead. Transactions in between are never sent, as on a server.
 
 log = logging.getLogger(__name__)
 

@@ -413,8 +413,10 @@ def _misplaced(kind: bytes) -> ProtocolViolation:
 
 
 # Open transactions: the frames of a transaction that has not committed (worker.c, subxact_info and
-# its file).  Each frame belongs to a subtransaction. Frames are kept in runs, in memory or on disk,
-# without those of aborted subtransactions. ``StreamedTransactions`` reads the messages.
+# its file).
+#
+# Each frame belongs to a subtransaction. Frames are kept in runs, in memory or on disk, without
+# those of aborted subtransactions. ``StreamedTransactions`` reads the messages.
 
 
 @dataclass(frozen=True, slots=True)

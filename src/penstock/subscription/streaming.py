@@ -456,11 +456,12 @@ def _all_of(backlog: Backlog, inbox: Inbox, told_to_end: Callable[[], bool]) -> 
     return lambda: told_to_end() or (backlog.finished and inbox.empty())
 
 
-# The receiving thread: it reads the stream into the inbox.  From a started replication stream it
-# puts whole transactions into the inbox, and updates ``position``: every transaction that ended at
-# or before it is, or was, in the inbox. The applier acknowledges through the stream's ``confirm``
-# and ``hold``. When the inbox is full the thread stops reading and continues status updates, so
-# that the walsender waits instead of timing out.
+# The receiving thread: it reads the stream into the inbox.
+#
+# From a started replication stream it puts whole transactions into the inbox, and updates
+# ``position``: every transaction that ended at or before it is, or was, in the inbox. The applier
+# acknowledges through the stream's ``confirm`` and ``hold``. When the inbox is full the thread
+# stops reading and continues status updates, so that the walsender waits instead of timing out.
 
 _POLL: Final = 0.1
 """The most seconds that one wait for frames takes. A stop may take as long."""
@@ -592,12 +593,13 @@ class StreamOptions:
         return replace(self, apply=replace(self.apply, own=app_id), upkeep=upkeep)
 
 
-# Streams in PostgreSQL's binary format: decide whether a session may use it.  At its start, a
-# session of a subscription with binary = true checks its open tables. Later, a Relation message is
-# an error if it has a column that must come as text, such as an enum's, because a table has joined
-# the publication or was altered since. The session ends then, and the next one streams text, which
-# suits all columns. The check precedes all other use of the message: its binary rows could not be
-# read, and a prepared transaction is not sent again once it is kept.
+# Streams in PostgreSQL's binary format: decide whether a session may use it.
+#
+# At its start, a session of a subscription with binary = true checks its open tables. Later, a
+# Relation message is an error if it has a column that must come as text, such as an enum's, because
+# a table has joined the publication or was altered since. The session ends then, and the next one
+# streams text, which suits all columns. The check precedes all other use of the message: its binary
+# rows could not be read, and a prepared transaction is not sent again once it is kept.
 
 
 class NotInBinary(Exception):

@@ -394,10 +394,12 @@ class Copies:
         return max(0.0, self._began + self._options().retry_interval - time.monotonic())
 
 
-# A round of copies.  A temporary replication slot gives the point and an exported snapshot. Its
-# session stays idle and holds the snapshot while Spark copies, and another session holds locks on
-# the tables (``walreceiver.table_locks``). A table that cannot be copied is reported and left to
-# the next round, whose time ``Copies`` chooses.
+# A round of copies.
+#
+# A temporary replication slot gives the point and an exported snapshot. Its session stays idle and
+# holds the snapshot while Spark copies, and another session holds locks on the tables
+# (``walreceiver.table_locks``). A table that cannot be copied is reported and left to the next
+# round, whose time ``Copies`` chooses.
 
 _LOCK_PATIENCE: Final = "1s"
 """Time that a question about a table may wait for a lock. The round's other tables wait too."""
@@ -798,6 +800,7 @@ def recover(
 
 
 # A copy that is added to the rows of its target (copy_target = append), as PostgreSQL's COPY is.
+#
 # The files of the copy are staged on tables that keep their rows, and each table is committed once.
 # An existing key is PostgreSQL's error (23505), and then nothing of the copy is in the table.
 # Others may commit meanwhile, even another subscription. Then the keys of their files are checked,

@@ -550,12 +550,15 @@ class Bindings(Protocol):
         """Record that the relation may not be the copied one."""
 
 
-# Take-over: a subscription goes on with tables that a dropped one has left.  The subscription sets
-# its own marker in the table's log, at the position up to which the dropped one had filled the
-# table, so that nothing is applied twice. A position that means nothing at this publisher is an
-# error. ``consistency_rules`` finds a slot that is beyond the position.  The commit of the marker
-# also ends the dropped subscription in this table. If its worker still runs, it loses the race for
-# the next version, finds that its subscription is gone, and commits no more.
+# Take-over: a subscription goes on with tables that a dropped one has left.
+#
+# The subscription sets its own marker in the table's log, at the position up to which the dropped
+# one had filled the table, so that nothing is applied twice. A position that means nothing at this
+# publisher is an error. ``consistency_rules`` finds a slot that is beyond the position.
+#
+# The commit of the marker also ends the dropped subscription in this table. If its worker still
+# runs, it loses the race for the next version, finds that its subscription is gone, and commits no
+# more.
 
 _OPERATION: Final = "TAKE OVER"
 

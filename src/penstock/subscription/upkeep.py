@@ -325,8 +325,9 @@ def _compact(
     return done
 
 
-# Work beside the thread that applies batches: one piece at a time, in a thread of its own.  Work
-# must not touch anything that the applying thread changes. That thread takes the result or the
+# Work beside the thread that applies batches: one piece at a time, in a thread of its own.
+#
+# Work must not touch anything that the applying thread changes. That thread takes the result or the
 # error. Results that are not taken are undone. ``Upkeep`` chooses the work and uses its results.
 
 Result = TypeVar("Result")

@@ -471,17 +471,21 @@ class ApplyWorker:
             self._changed.set()
 
 
-# Membership: check whether a subscription and its tables are still those of the session's start. A
-# session ignores changes of tables that it lacks, and cannot park such tables. If the subscription
-# has other tables by then, such a change may belong to one of them. So no cut is made after it, and
-# nothing is acknowledged: the next session begins at the last cut and has the new tables. A change
-# that arrives after the check was committed at the publisher before REFRESH had ended, or else
-# another check follows before the next cut.  The publications of the subscription say which columns
-# and rows of a table are published, and are altered together with its tables. Both are read
-# together, so a session always has matching ones.  A table that has left belongs to its readers
-# from then on. Staged changes are committed only while the tables are the same, and changes that
-# were staged before a reader's commit lose to it.  It costs two looks at the change counter a
-# batch. The rows are read only if the counter has moved.
+# Membership: check whether a subscription and its tables are still those of the session's start.
+#
+# A session ignores changes of tables that it lacks, and cannot park such tables. If the
+# subscription has other tables by then, such a change may belong to one of them. So no cut is made
+# after it, and nothing is acknowledged: the next session begins at the last cut and has the new
+# tables. A change that arrives after the check was committed at the publisher before REFRESH had
+# ended, or else another check follows before the next cut.
+#
+# The publications of the subscription say which columns and rows of a table are published, and are
+# altered together with its tables. Both are read together, so a session always has matching ones.
+#
+# A table that has left belongs to its readers from then on. Staged changes are committed only while
+# the tables are the same, and changes that were staged before a reader's commit lose to it.
+#
+# It costs two looks at the change counter a batch. The rows are read only if the counter has moved.
 
 
 class MembershipWatch:

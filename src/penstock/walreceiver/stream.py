@@ -489,12 +489,15 @@ def _heartbeat_s(connection: Connection) -> float:
     return int(rows[0][0] or 0) / 3000 if rows else 0.0
 
 
-# CopyData messages of a connection, many at a time (libpqrcv_receive reads them one by one).  The
-# reader pauses only to read in large portions. The caller waits for the first byte, answers, and
-# handles the end of the copy.  The pauses are there because a walsender sends each message by
-# itself. A reader that takes every one as it comes makes the kernel send, wake and acknowledge
-# each; a reader that comes back a little later finds them joined. With 1 M small transactions over
-# loopback TCP that takes 5 s of a walsender's time instead of 13 s.
+# CopyData messages of a connection, many at a time (libpqrcv_receive reads them one by one).
+#
+# The reader pauses only to read in large portions. The caller waits for the first byte, answers,
+# and handles the end of the copy.
+#
+# The pauses are there because a walsender sends each message by itself. A reader that takes every
+# one as it comes makes the kernel send, wake and acknowledge each; a reader that comes back a
+# little later finds them joined. With 1 M small transactions over loopback TCP that takes 5 s of a
+# walsender's time instead of 13 s.
 
 _FULL_READ: Final = 15_000
 """Bytes above which a read may have left something in the socket: libpq reads 16 kB at once. With
