@@ -89,7 +89,7 @@ _DIMENSION = struct.Struct("!ii")
 _LENGTH = struct.Struct("!i")
 _FIRST = _HEADER.size + _DIMENSION.size
 _FEW = 16
-"""For fewer rows, a loop over them costs less than numpy's calls."""
+"""The number of rows below which a loop over them costs less than numpy's calls."""
 
 
 def binary_dimensions(raw: bytes) -> str:

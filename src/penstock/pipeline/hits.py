@@ -1,4 +1,4 @@
-"""Rows of a data file that were looked for and found.
+"""Rows that a search of a data file has found.
 
 ``locate`` or ``key_index`` finds them. This module takes arrays of the same length and arranges the
 rows for the reader.

@@ -1,4 +1,4 @@
-"""A watch on the publisher's definitions on which stored values depend (relcache.c, inval.c).
+"""Watch the publisher's definitions on which stored values depend (relcache.c, inval.c).
 
 A Relation message contains names and types. It does not report that a column was dropped and
 another one added under its name, that ALTER TABLE computed new values, that a label of an enum was

@@ -30,7 +30,7 @@ from penstock.subscription.frame_run import FrameRun
 from penstock.subscription.spool import SpooledFrames, SpooledMessages
 
 BACKLOG_BYTES: Final = 8 << 20
-"""More waiting bytes than this mean a backlog, or a stream as fast as one. A steady 30,000 small
+"""The waiting bytes that show a backlog, or a stream as fast as one. A steady 30,000 small
 transactions a second leave half of that between two batches."""
 
 

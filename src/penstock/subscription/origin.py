@@ -2,7 +2,7 @@
 (origin.c).
 
 All of this is computed from the last cut and the LSNs in the tables' own commits. The functions are
-pure: they decide laws 1 and 3, and ``streaming`` and ``apply`` carry them out. ``check_state``
+pure: they apply laws 1 and 3, and ``streaming`` and ``apply`` act on the results. ``check_state``
 decides which subscriptions can have progress at all.
 
 A table's own LSN (``marker``) is the end LSN of the last batch that touched it, or the consistent

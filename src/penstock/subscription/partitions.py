@@ -1,7 +1,7 @@
 """Partitions: the leaves of a partitioned target, and which of them have a batch already.
 
-This module opens the leaves from the catalog's tables, finds the LSN up to which all of them have
-the same batches, and routes rows to them.
+This module opens the leaves from the catalog's tables, finds those that have a batch which others
+lack, and routes rows to the leaves.
 
 The root's own Delta table has columns and no rows. A batch is committed to the leaves that it
 changes, and then to the root: every leaf has all batches up to the root's marker. After a crash in
