@@ -1,8 +1,8 @@
 """Locate: find the rows of a data file that have the batch's keys. This runs inside tasks.
 
-DuckDB joins the rows of a data file with the keys (in tables without a key: whole rows); the result
-is positions of live rows, by the deletion vector. DuckDB reads local files itself; pyarrow reads
-others by row group. An index of the file may replace the search.
+DuckDB joins the rows of a data file with the keys (in tables without a key: whole rows). The result
+is the positions of live rows, which the deletion vector determines. DuckDB reads local files
+itself; pyarrow reads others by row group. An index of the file may replace the search.
 """
 
 from __future__ import annotations

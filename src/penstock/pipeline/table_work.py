@@ -1,7 +1,7 @@
 """Divide a net change of a table into items for tasks.
 
-A partitioned table has leaves (``parts``). ``job`` gets the items with their costs. ``apply``
-combines the results of the tasks.
+A partitioned table's net change is divided by leaves, too (``parts``). ``job`` runs the items by
+their costs. ``apply`` combines the results of the tasks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows of streamed transactions, written to files before the commit (applyparallelworker.c).
 
-A thread beside the applying one reads runs of frames on disk, of open transactions. It writes their
+A thread beside the applying one reads open transactions' runs of frames from disk. It writes their
 new rows to data files that no log entry names yet, and finds the old rows that the commit has to
 remove. It changes neither tables nor catalog. The applying thread does the remaining work from the
 frames; until the commit, only the frames count.

@@ -85,7 +85,7 @@ _SHARE: Final = 50
 _XIDS: Final = 2**32
 
 _TRUNCATES: Final = 16
-"""How many TRUNCATEs of a table are remembered: the next look comes before there are more."""
+"""The number of a table's TRUNCATEs to remember: the next look comes before there are more."""
 
 
 class FillKind(Enum):

@@ -58,8 +58,8 @@ _TICK: Final = 0.02
 class StreamCatalog(Protocol):
     """The part of the catalog that a stream needs. ``worker.CatalogAccess`` implements it.
 
-    ``requested_cuts``: the cuts that somebody waits for. ``two_phase``: returns the present
-    two-phase commit settings of a session.
+    ``requested_cuts``: the cuts that somebody waits for. ``two_phase``: returns a session's present
+    two-phase commit settings.
     """
 
     @property

@@ -807,7 +807,7 @@ def recover(
 # and the same staged files are committed after theirs.
 
 _TRIES: Final = 100
-"""How often others may commit to a table first."""
+"""The number of times that others may commit to a table first."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The session that keeps a snapshot open while tables are copied at it (tablesync.c, SNAPSHOT
 'export').
 
-The session creates a temporary slot and returns the slot's consistent point and the snapshot's
+The session creates a temporary slot. The caller gets the slot's consistent point and the snapshot's
 name. Any number of sessions may import the snapshot while this one is idle and alive. PostgreSQL
 drops the slot and the snapshot when the session ends for any reason.
 """
