@@ -1,9 +1,9 @@
 """The node's state: subscriptions and publications, their tables, roles, slots, live numbers
 (PostgreSQL's catalogs and views).
 
-In: the URL of a state store, SQLite by default. Out: ``Catalog`` and frozen rows. No other package
-imports SQLAlchemy. Nothing here decides: commands change the catalog, and workers record their
-progress in it.
+``Catalog`` opens a state store by its URL, SQLite by default, and returns frozen rows. No other
+package imports SQLAlchemy. The catalog decides nothing: commands change it, and workers record
+their progress in it.
 """
 
 from penstock.catalog.block_catalog import BlockCatalog

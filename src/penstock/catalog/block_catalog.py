@@ -1,9 +1,9 @@
-"""The node's catalog as a transaction block sees it: with the tables that it has made itself.
+"""The node's catalog as a transaction block sees it, with the tables that the block has made.
 
-In: a catalog, what the block has made. Out: ``BlockCatalog``, for statements of its session. Tables
-and sequences that they make are kept here, in memory, until COMMIT puts them into the state store:
-nobody else sees them, and a rollback has nothing to undo. Everything else is written immediately:
-new oids, and tables of the warehouse that are seen for the first time.
+Statements of the block's session use ``BlockCatalog``. It keeps the tables and sequences that they
+make in memory, until COMMIT puts them into the state store. Nobody else sees them before, and a
+rollback has nothing to undo. Everything else is written immediately: new oids, and tables of the
+warehouse that are seen for the first time.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _not_made(what: str) -> FeatureNotSupported:
 
 
 class _Tables(PgClass):
-    """The node's tables and the block's, of which the latter are found first."""
+    """The node's tables and the block's; lookups find the block's first."""
 
     def __init__(self, connection: Connection, made: dict[int, LakeTable]) -> None:
         super().__init__(connection)

@@ -1,8 +1,8 @@
 """Commits under way of transaction blocks that span several tables or were prepared.
 
-A row exists from before the first table's commit until after the last table's, or until the commits
-already made are taken back. Whoever finds a row after a crash finishes it. ``content`` is JSON that
-only the executor interprets.
+A row exists from before the first table's commit until after the last table's; if the block fails,
+until its commits are taken back. A process that finds a row after a crash finishes it. Only the
+executor interprets ``content``, which is JSON.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ _MADE: Final = ColumnForm(
 class BlockCommit:
     """The commit of one transaction block.
 
-    ``block``: its id, which its commits bear. ``relations``: oids of its tables. ``undone``: none
-    of its commits may remain. ``prepared``: the id of the prepared transaction that it commits.
-    ``made``: tables that it makes, which are in no catalog while the row exists. ``noted``: the
-    commit is a row here or has to become one, as that of a block with messages
-    (``BlockMessages``) always does."""
+    ``block``: its id, which its commits bear. ``relations``: oids of its tables. ``undone``: all of
+    its commits must be taken back. ``prepared``: the id of the prepared transaction that it
+    commits. ``made``: tables that it makes, which are in no catalog while the row exists.
+    ``noted``: it has a row here or must get one, as a block with messages must (``BlockMessages``).
+    """
 
     block: Annotated[str, Column("block", String(36), primary_key=True)]
     relations: Annotated[tuple[int, ...], Column("relations", Text, nullable=False), LIST]
@@ -112,17 +112,17 @@ class BlockCommits(TableAccess):
         return tuple(replace(commit, noted=True) for commit in _TABLE.all(self.connection))
 
     def touch(self, relations: Iterable[int]) -> bool:
-        """Tell whether any of them commits to one of these tables."""
+        """Tell whether any of these commits changes one of the tables."""
         wanted = set(relations)
         found = self.connection.execute(select(_TABLE.c.relations)).scalars()
         return any(wanted.intersection(json.loads(text)) for text in found)
 
     def made(self) -> tuple[MadeTable, ...]:
-        """Return the tables that they make."""
+        """Return the tables that these commits make."""
         return tuple(table for commit in self.all() for table in commit.made)
 
     def makes(self, schema: str, name: str) -> bool:
-        """Tell whether a table that they make is, or owns, a relation of that name."""
+        """Tell whether a table that these commits make has the name, or owns a relation of it."""
         return any(table.row.schema == schema and name in table.names for table in self.made())
 
     def put(self, commit: BlockCommit) -> None:
@@ -190,7 +190,7 @@ class BlockMessages(TableAccess):
     def put(
         self, block: str, messages: Collection[BlockMessage], relations: Iterable[int] = ()
     ) -> None:
-        """Replace the messages of a block by these, which are in order."""
+        """Replace the messages of a block by the given ones, which are in order."""
         self.delete(block)
         if messages:
             heads = tuple(message.head for message in messages)
@@ -224,7 +224,7 @@ class BlockMessages(TableAccess):
 
 
 def split_contents(heads: Iterable[MessageHead], contents: bytes) -> tuple[bytes, ...]:
-    """Return the content of each message; ``contents`` holds them one after another."""
+    """Return the content of each message; ``contents`` holds them in a row."""
     found, start = [], 0
     for head in heads:
         found.append(contents[start : start + head.size])

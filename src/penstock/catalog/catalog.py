@@ -1,4 +1,4 @@
-"""The node's catalog: its tables joined into whole transactions.
+"""The node's catalog: one transaction covers all its tables.
 
 Changes that belong together are one transaction::
 
@@ -6,7 +6,7 @@ Changes that belong together are one transaction::
         subscription = t.subscriptions.create(...)
         t.relations.add(subscription.oid, tables, SubscriptionRelState.INIT)
 
-Single steps have methods of their own. A change moves ``generation()``, which other processes
+Single steps have methods of their own. A change advances ``generation()``, which other processes
 poll.
 """
 
@@ -101,8 +101,8 @@ class CatalogTransaction:
         )
 
     def is_taken(self, schema: str, name: str) -> bool:
-        """Tell whether a table, an index or a sequence of the schema has the name, or is about to
-        get it."""
+        """Tell whether a table, an index or a sequence of the schema has the name, or will soon get
+        it."""
         tables = {table.oid: table for table in self.tables.all() if table.schema == schema}
         sequences = (s.name for s in self.sequences.all() if s.table in tables)
         known = name in sequences or any(name in table.own_names for table in tables.values())
@@ -268,7 +268,7 @@ class Catalog:
             return transaction.types.all()
 
     def cut_requests(self, subid: int) -> tuple[CutRequest, ...]:
-        """Return the positions at which somebody wants a cut of a subscription."""
+        """Return the positions of the requests for a cut of a subscription."""
         with self.read() as transaction:
             return transaction.cut_requests.all(subid)
 
@@ -290,7 +290,7 @@ class Catalog:
             return transaction.relations.park(rel, _record_of(error))
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> None:
-        """Record what a table of a subscription is bound to."""
+        """Record the objects to which a table of a subscription is bound."""
         with self.write() as transaction:
             transaction.relations.bind(rel, relid=relid, table_id=table_id)
 
@@ -300,8 +300,8 @@ class Catalog:
             transaction.relations.copy_again(rel, relid)
 
     def record_definition(self, rel: SubscriptionRel, definition: str) -> None:
-        """Record what a table's rows depend on at the publisher. Not counted: no other process
-        needs to reread the catalog for it."""
+        """Record the publisher's definitions on which a table's rows depend. Not counted: no other
+        process needs to reread the catalog for it."""
         with self.write(counted=False) as transaction:
             transaction.relations.record_definition(rel, definition)
 
@@ -318,8 +318,8 @@ class Catalog:
         wait. Yields ``set_state`` for the table.
 
         Raises UndefinedObject when the membership has ended, or the subscription is being dropped
-        or no longer follows as the given one does: other publications may mean other columns and
-        rows."""
+        or has changed: other publications, for example, may mean other columns and rows.
+        """
         with self.write() as transaction:
             if not _is_member(transaction, rel, subscription):
                 raise UndefinedObject(
@@ -365,8 +365,8 @@ class Catalog:
         return (INVALID, INVALID) if found is None else (found.skip_lsn, found.skipping_lsn)
 
     def begin_skipping(self, subid: int, lsn: Lsn) -> bool:
-        """Record that a transaction is being skipped, which a later SKIP no longer changes. False
-        if it must not be skipped any more."""
+        """Record that a transaction is being skipped; a later SKIP does not change that. False if
+        it must no longer be skipped."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is None or subscription.skip_lsn != lsn:
@@ -394,8 +394,8 @@ class Catalog:
         return INVALID if found is None else found.origin_lsn
 
     def clear_origin_lsn(self, subid: int, lsn: Lsn) -> None:
-        """Forget the origin's position, as the last cut stands there. A position that was set since
-        then is kept."""
+        """Forget the origin's position, which is now the last cut's. Keep it if it was set again
+        since then."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None and subscription.origin_lsn == lsn:

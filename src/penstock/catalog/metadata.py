@@ -1,7 +1,7 @@
 """Parts that the state store's tables share: their collection, a column type, rows as records.
 
 A table is written once, as the frozen dataclass of its rows. A stored field is annotated with its
-column, or with several columns and the ``ColumnForm`` that its value has in them::
+column. A field with several columns is annotated with them and the ``ColumnForm`` of its value::
 
     @dataclass(frozen=True, slots=True)
     class Namespace:
@@ -50,8 +50,8 @@ METADATA = MetaData()
 
 
 class LsnColumn(TypeDecorator[Lsn]):
-    """A position as a signed 64-bit number. That suffices for 8 EiB of WAL; more is refused
-    (0A000)."""
+    """A position as a signed 64-bit number. That suffices for 8 EiB of WAL; later positions are
+    refused (0A000)."""
 
     impl = BigInteger
     cache_ok = True
@@ -79,7 +79,7 @@ class ColumnForm:
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """The value of a field whose column is NULL, where it is not the field's default."""
+    """The value of a field whose column is NULL, where the field's default does not apply."""
 
     value: Any
 

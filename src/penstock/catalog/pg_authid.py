@@ -1,7 +1,7 @@
-"""Roles, and what they may read (pg_authid.h; relacl of pg_class.h).
+"""Roles and their grants of SELECT (pg_authid.h; relacl of pg_class.h).
 
 A password is kept as a SCRAM verifier only, and shown to nobody. ``penstock.commands`` and
-``penstock.walsender`` decide who may do what.
+``penstock.walsender`` check rights.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PUBLIC: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A role. ``verifier``: PostgreSQL's ``SCRAM-SHA-256$...``; None if it has no password and
-    cannot log in by one.
+    """A role. ``verifier``: PostgreSQL's ``SCRAM-SHA-256$...``; None without a password, which
+    forbids logging in by one.
 
     ``valid_until``: seconds since 1970 until which the password is valid, None for ever.
     ``connection_limit``: -1 for none. ``dropped``: the role was dropped after a session had logged

@@ -1,8 +1,8 @@
 """Tables of the lake that the node knows by name (pg_class.h, pg_namespace.h).
 
-Delta keeps columns and rows; this table keeps what Delta has no place for: a stable oid, the owner,
-the replica identity, the parent of a partition. A table becomes known when it is first named,
-whichever writer made it.
+Delta keeps columns and rows. This table keeps facts for which Delta has no place: a stable oid, the
+owner, the replica identity, the parent of a partition. A table becomes known when it is first
+named, whichever writer made it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from penstock.sqlstate import DuplicateTable, UndefinedTable
 
 @dataclass(frozen=True, slots=True)
 class UniqueIndex:
-    """A promise, under a name, that columns are unique. ``constraint``: UNIQUE has made it;
-    ``replica_identity``: it is the one of USING INDEX; ``parent``: oid of the partitioned table's
-    index.
+    """A named promise that columns are unique. ``constraint``: UNIQUE has made it;
+    ``replica_identity``: USING INDEX names it; ``parent``: oid of the partitioned table's index.
     """
 
     oid: int
@@ -49,9 +48,8 @@ class UniqueIndex:
 @dataclass(frozen=True, slots=True)
 class FormerTable:
     """A table as it was up to ``version`` of its Delta table: its names and the identity of rows.
-
-    ``lsn``: the end of the log at that time. It tells before from after while the Delta table
-    stayed at one version. None if an older node did not record it.
+    ``lsn``: the end of the log at that time, which orders states that the Delta table had at the
+    same version. None if an older node did not record it.
     """
 
     version: int
@@ -153,7 +151,7 @@ class LakeTable:
         return replace(self, **{name: getattr(former, name) for name in _KEPT})
 
     def until(self, version: int, lsn: Lsn | None = None) -> FormerTable:
-        """Return the table's present state, to be kept when it changes after ``version``."""
+        """Return the table's present state, to be kept when the table changes after ``version``."""
         kept = {name: getattr(self, name) for name in _KEPT}
         return FormerTable(version, **kept, lsn=lsn)
 
@@ -257,21 +255,21 @@ class PgClass(TableAccess):
     def register(self, schema: str, name: str, uri: str, key: tuple[str, ...] | None) -> LakeTable:
         """Insert a table of the warehouse that is not known yet. ``key``: the key that it declares.
 
-        A table that declares an empty key may hold equal rows: a subscription keeps it, or CREATE
-        TABLE made it so. All columns together identify its rows.
+        A table that declares an empty key may hold equal rows, because a subscription or CREATE
+        TABLE made it so. Its rows are then identified by all columns together.
         """
         if key == ():
             return self.create(schema, name, uri, replica_identity=ReplicaIdentity.FULL)
         return self.create(schema, name, uri, primary_key=key or ())
 
     def save(self, table: LakeTable) -> None:
-        """Write a changed row back (same oid), but for ``former``; no effect when it is gone."""
+        """Write a changed row back (same oid), except ``former``; no effect when it is gone."""
         same = _TABLE.c.oid == table.oid
         self.connection.execute(_TABLE.table.update().where(same).values(**stored_table(table)))
 
     def keep_former(self, before: LakeTable, version: int, lsn: Lsn | None = None) -> None:
-        """Record that a table, if it is another now, was ``before`` up to a version. ``lsn``: the
-        end of the log."""
+        """If a table has changed, record that it was ``before`` up to a version. ``lsn``: the end
+        of the log."""
         now = self.find_oid(before.oid)
         if now is None or now.until(version) == before.until(version):
             return
@@ -284,7 +282,7 @@ class PgClass(TableAccess):
 
 
 def stored_table(table: LakeTable) -> dict[str, Any]:
-    """Return the columns of a table's row, but for ``former``."""
+    """Return the columns of a table's row, except ``former``."""
     values = _TABLE.values(table)
     del values["relformer"]
     return values

@@ -50,8 +50,8 @@ class PrepareRecord:
 
 @dataclass(frozen=True, slots=True)
 class TwoPhaseRecord:
-    """A record of two-phase commit. ``prepare``: the PREPARE that is committed or rolled back; None
-    in a PREPARE itself."""
+    """A record of two-phase commit. ``prepare``: the PREPARE that it commits or rolls back; None if
+    the record is a PREPARE itself."""
 
     kind: TwoPhaseKind
     gid: str
@@ -98,8 +98,8 @@ class PreparedXact:
 
     @property
     def local_gid(self) -> str:
-        """The name that PostgreSQL's subscriber gives it (TwoPhaseTransactionGid), since several
-        publishers may have chosen the same ``gid``."""
+        """The name that PostgreSQL's subscriber gives it (TwoPhaseTransactionGid). ``gid`` may come
+        from several publishers."""
         return f"pg_gid_{self.subid}_{self.xid}"
 
 
@@ -184,7 +184,7 @@ class PreparedBlock:
 
     @property
     def holds(self) -> bool:
-        """Tell whether it still bars others from changing its rows and from taking its name."""
+        """Tell whether it still locks its rows and its name against others."""
         return self.state in (PreparedState.PREPARING, PreparedState.PREPARED)
 
 
@@ -212,7 +212,7 @@ class PreparedBlocks(TableAccess):
         return tuple(b for b in self.all() if b.holds and not wanted.isdisjoint(b.relations))
 
     def xids(self) -> frozenset[int]:
-        """Return the transaction IDs that are given out and are in no log."""
+        """Return the transaction IDs that were given out and are not in the log."""
         return frozenset(block.xid for block in self.all() if block.holds)
 
     def committed_by(self, block: str) -> PreparedBlock | None:
@@ -235,8 +235,8 @@ class PreparedBlocks(TableAccess):
         self.connection.execute(_BLOCKS.table.update().where(same).values(commit_block=block))
 
     def end_commit(self, block_id: str) -> None:
-        """Record that the block has its commits. Only the log has still to say so, if it has the
-        PREPARE; otherwise the row is deleted."""
+        """Record that the block has its commits. If the log has its PREPARE, the row stays until
+        the log has the outcome; otherwise it is deleted."""
         found = self.get(block_id)
         if found is not None and found.prepare is not None:
             self.set_state(block_id, PreparedState.COMMITTED)
@@ -244,8 +244,8 @@ class PreparedBlocks(TableAccess):
             self.delete(block_id)
 
     def told(self, block_id: str, prepare: PrepareRecord | None) -> None:
-        """Record that the log has the block's PREPARE; None: it has the outcome, too, and nothing
-        more is to come."""
+        """Record that the log has the block's PREPARE; None: it has the outcome, too, and is
+        complete."""
         values: dict[str, Any] = {"prepare_lsn": None, "prepare_end": None}
         if prepare is not None:
             values = {

@@ -1,13 +1,12 @@
 """Publications, their tables and their schemas (pg_publication.h, pg_publication_rel.h,
 pg_publication_namespace.h).
 
-``penstock.publication`` and ``penstock.commands`` enforce PostgreSQL's rules about what may be
-published, and how.
+``penstock.publication`` and ``penstock.commands`` enforce PostgreSQL's rules for publications.
 
 A commit is sent according to the publications that existed at its place in the log (``history``).
-So each row has the place of the log from which on it is valid. A row that is changed or removed is
-kept, with the place up to which it was valid, as long as a slot may need it. The places are written
-in the transaction that writes the rows.
+Each row therefore has the place of the log from which it is valid. When a row is changed or
+removed, its former state is kept, with the place up to which it was valid, as long as a slot may
+need it. The places are written in the transaction that writes the rows.
 """
 
 from __future__ import annotations
@@ -260,8 +259,8 @@ class PgPublication(TableAccess):
         stored.insert(self.connection, row, since_lsn=end)
 
     def _end(self, stored: StoredTable[Record], which: ColumnElement[bool]) -> bool:
-        """Remove rows, but keep them for the transactions in the log. Tell whether there were
-        any."""
+        """Remove rows, but keep them for the transactions in the log. Tell whether any row was
+        removed."""
         end = PgTransactions(self.connection).end()
         rows = self.connection.execute(select(stored.table).where(which)).mappings().all()
         for row in rows:

@@ -1,8 +1,8 @@
 """Replication slots of this node as a publisher (slot.h, slotfuncs.c).
 
 Every write is on disk when the transaction ends, so a slot survives the node. Only the running node
-knows who uses a slot at the moment. Temporary slots are not kept here. A dropped slot is hidden,
-but can be brought back until it is forgotten: see ``drop``.
+knows which stream uses a slot. Temporary slots are not kept here. A dropped slot is hidden, but can
+be brought back until it is forgotten (``drop``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Live numbers of subscriptions (pg_stat_subscription, pgstat_subscription.c).
 
-In: numbers that a running node reports about once a second. Out: the numbers as last reported, and
-their meaning at the time of asking: numbers of a node that does not run, or about a publisher that
-does not answer, are out of date. They are worthless after a crash, so nothing is forced to disk. In
-SQLite they have a file of their own, which is made again when it is damaged. No decision depends on
-them.
+A running node reports numbers about once a second. They are read as last reported, or as out of
+date if the node does not run or its publisher does not answer. After a crash they are worthless, so
+writes are not forced to disk. In SQLite they have a file of their own, which is made again if it is
+damaged. No decision depends on them.
 """
 
 from __future__ import annotations
@@ -105,9 +104,9 @@ class TableStatistics:
     """The numbers of one table.
 
     ``name``: qualified. ``bytes_copied``, ``bytes_total``: bytes of the publisher's heap, in whole
-    units. ``error``: why its copy, which is retried, has failed last. ``update_missing``,
+    units. ``error``: the last error of its copy, which is retried. ``update_missing``,
     ``delete_missing``: changes that were skipped because their rows are missing. ``unfilled``:
-    columns in which rows from before they were added lack the publisher's values.
+    columns that were added and lack the publisher's values in older rows.
     """
 
     name: str
@@ -131,11 +130,11 @@ class SubscriptionStatistics:
     """The numbers of one subscription. Times are seconds since 1970; LSNs are None while unknown.
 
     ``pid``: the node's process, None when none runs. ``state``: the worker's activity, in words.
-    ``publisher_lsn``: the end of the publisher's WAL that it told last, at ``publisher_at``.
-    ``caught_up_at``: the last time at which a cut was known to hold everything that had been
-    committed. ``waiting``: changes wait to be applied. ``retained_bytes``: WAL that the slot keeps;
-    ``wal_status``: as in pg_replication_slots (``missing``: there is no such slot); both as the
-    publisher told them at ``slot_at``.
+    ``publisher_lsn``: the end of the publisher's WAL as last reported, at ``publisher_at``.
+    ``caught_up_at``: the last time at which a cut was known to hold everything committed.
+    ``waiting``: changes wait to be applied. ``retained_bytes``: WAL that the slot keeps;
+    ``wal_status``: as in pg_replication_slots (``missing``: there is no such slot); the publisher
+    reported both at ``slot_at``.
     """
 
     subid: int
@@ -182,9 +181,9 @@ class SubscriptionStatistics:
         return max(0, self.publisher_lsn - self.cut_lsn)
 
     def lag_seconds_at(self, now: float) -> float | None:
-        """Return by how many seconds readers are behind at most. It is 0 while a stream is open and
-        nothing waits, else the time since readers last were known to have everything. None if they
-        never were."""
+        """Return an upper limit of the seconds by which readers are behind. It is 0 while a stream
+        is open and nothing waits, else the time since readers last were known to have everything.
+        None if they never were."""
         if self.caught_up_at is None:
             return None
         if self.state == STREAMING and self.reported(now) and not self.waiting:
@@ -192,8 +191,8 @@ class SubscriptionStatistics:
         return max(0.0, now - self.caught_up_at)
 
     def slot(self, now: float) -> tuple[int | None, str | None]:
-        """Return ``retained_bytes`` and ``wal_status``; None if the publisher has not told them
-        lately."""
+        """Return ``retained_bytes`` and ``wal_status``; None without a recent report of the
+        publisher."""
         if not _fresh(self.slot_at, now):
             return None, None
         return self.retained_bytes, self.wal_status

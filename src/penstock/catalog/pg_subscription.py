@@ -191,11 +191,11 @@ class LakeOptions:
     ``on_table_error``: ``stop`` or ``park``. ``schema_change``, ``unsent_changes``,
     ``conflict_resolution``, ``out_of_range``, ``jsonb_as``, ``copy_target``: one of SCHEMA_CHANGES,
     UNSENT_CHANGES, CONFLICT_RESOLUTIONS, OUT_OF_RANGE, JSONB_AS, COPY_TARGETS. ``history``: the
-    tables that have one. ``messages``: it receives the messages that sessions emit.
-    ``metadata_columns``: rows tell which change wrote them. ``soft_delete``: rows that the
+    tables that have a history. ``messages``: messages that sessions emit are received.
+    ``metadata_columns``: rows name the change that wrote them. ``soft_delete``: rows that the
     publisher deletes stay. ``partition_by``, ``cluster_by``: as they were written.
     ``verify_interval``: seconds between comparisons with the publisher, 0: never; ``verify_rate``:
-    bytes of the publisher's tables that they read a second.
+    bytes of the publisher's tables that a comparison reads in a second.
     """
 
     on_table_error: Annotated[str, Column("subontableerror", String(5))] = "stop"
@@ -254,16 +254,16 @@ class SubscriptionOptions(LakeOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription(SubscriptionOptions):
-    """One subscription. Two are equal when a worker would do the same for both.
+    """One subscription. Two are equal if a worker would do the same for both.
 
     Identity: ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta
     logs, never used again. ``owner``: a role's oid, None for the node itself. ``publisher``: the
     server that it follows, known since CREATE or the first connection. ``upgraded``: the position
-    at which it went on after the last pg_upgrade that it was told of.
+    at which it continued after the last pg_upgrade, if SET (system_identifier) has reported one.
 
     State: ``stopped``: its worker has ended with an error that no retry can heal, and only ENABLE
-    starts it again. ``stopped_by``: the sync id of the table in which that error occurred. An error
-    disables the subscription where ``disable_on_error`` is set; it is then both ``stopped`` and not
+    starts it again. ``stopped_by``: the sync id of the table in which that error occurred. With
+    ``disable_on_error`` an error disables the subscription, which is then ``stopped`` and not
     ``enabled``. ``dropping``: DROP SUBSCRIPTION waits for the slot. ``skip_lsn``: the finish LSN of
     a transaction to be skipped, which the worker reads and clears while it runs. ``skipping_lsn``:
     that of the transaction that it has begun to skip (``subscription.apply_error``).
@@ -342,8 +342,8 @@ class Subscription(SubscriptionOptions):
 
 @dataclass(frozen=True, slots=True)
 class DroppedSubscription:
-    """A subscription that was dropped, with what a later one over the same tables needs: the
-    markers of the dropped one stay in the tables' logs, and its cuts may be removed.
+    """A subscription that was dropped, with the facts that a later one over the same tables needs:
+    the markers of the dropped one stay in the tables' logs, and its cuts may be removed.
 
     ``publisher``: the server that it followed; ``cut_lsn``, ``cut_tables``: its last cut, with the
     ids of the Delta tables in it.
@@ -447,7 +447,7 @@ class PgSubscription(TableAccess):
 
 @dataclass(frozen=True, slots=True)
 class CutRequest:
-    """A request for a cut at ``lsn``, which may move on. ``id`` names whoever asks, ``subid`` the
+    """A request for a cut at ``lsn``, which may advance. ``id`` names the requester, ``subid`` the
     subscription."""
 
     id: Annotated[str, Column("id", String(36), primary_key=True)]
@@ -473,8 +473,8 @@ class CutRequests(TableAccess):
         return request
 
     def move(self, request_id: str, lsn: Lsn) -> bool:
-        """Move a request to another position. False if it is gone, and no longer holds up the
-        worker."""
+        """Move a request to another position. False if it is gone; the worker then no longer waits
+        for it."""
         change = (
             _CUT_REQUESTS.table.update().where(_CUT_REQUESTS.c.id == request_id).values(lsn=lsn)
         )

@@ -1,7 +1,7 @@
-"""Tables of subscriptions and how far their synchronization is (pg_subscription_rel.h).
+"""Tables of subscriptions and the state of their synchronization (pg_subscription_rel.h).
 
-A row is found by the publisher's schema and name. It is bound to the objects of that name when the
-table was added: the publisher's relation (its OID) and the Delta table (its metaData.id).
+A row is found by the publisher's schema and name. It is bound to the objects that had this name
+when the table was added: the publisher's relation (its OID) and the Delta table (its metaData.id).
 
 ::
 
@@ -120,8 +120,8 @@ class SubscriptionRel:
 
 @dataclass(frozen=True, slots=True)
 class _FormerRel:
-    """The binding of a table that has left a subscription, since it may come back. A relation of
-    the same name with another OID, or with an unknown one, is another table."""
+    """The binding of a table that has left a subscription, kept because the table may come back. A
+    relation of the same name with another or unknown OID is another table."""
 
     subid: Annotated[int, Column("srsubid", BigInteger, primary_key=True, autoincrement=False)]
     schema: Annotated[str, Column("srrelschema", String(64), primary_key=True)]
@@ -179,8 +179,8 @@ class PgSubscriptionRel(TableAccess):
     def copy_again(self, rel: SubscriptionRel, relid: int | None) -> SubscriptionRel:
         """Begin a new membership, whose copy replaces the Delta table.
 
-        The copy replaces nothing if the table had returned, was not copied since, and ``relid`` is
-        another relation: the Delta table still serves the readers of the former one.
+        The copy does not replace it if the table had returned, was not copied since, and ``relid``
+        is another relation: readers of the former relation still use the Delta table.
         """
         stored = self._stored(rel) or rel
         returned = stored.returned and stored.state in _NOT_COPIED
@@ -223,7 +223,7 @@ class PgSubscriptionRel(TableAccess):
                 self._change(rel, copy_target=copy_target)
 
     def record_definition(self, rel: SubscriptionRel, definition: str) -> None:
-        """Record what the rows depend on at the publisher. No effect when the row is gone."""
+        """Record the definitions on which the rows depend. No effect when the row is gone."""
         self._change(rel, definition=definition)
 
     def _change(self, rel: SubscriptionRel, **changes: Any) -> None:

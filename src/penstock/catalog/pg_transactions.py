@@ -1,9 +1,9 @@
-"""Commits of the lake in one total order, with positions that stay: the node's WAL (xlog.c).
+"""Commits of the lake in one total order, with fixed positions: the node's WAL (xlog.c).
 
-Finding the commits is left to the sequencer (walsender). A transaction's changes are not kept here:
-they lie between two versions of its tables. Messages that sessions emit are part of the same order;
-their content is read separately, as it may be long. So are PREPARE TRANSACTION, with the changes
-that it has staged, and its outcome (``TwoPhaseRecord``).
+The sequencer (walsender) finds the commits. A transaction's changes are not kept here: they lie
+between two versions of its tables. Messages that sessions emit are part of the same order; their
+content may be long and is read separately. PREPARE TRANSACTION, with the changes that it has
+staged, and its outcome are part of it as well (``TwoPhaseRecord``).
 """
 
 from __future__ import annotations
@@ -60,12 +60,11 @@ of the prefix."""
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The changes that one transaction made to a table: all that lies between two versions of it.
-
+    """The changes that one transaction made to a table, which lie between two versions of it.
     ``relation``: its oid (pg_class). ``from_version``: -1 if the table did not exist yet.
-    ``table_id``: the Delta table's id at ``to_version``, None: not recorded. ``lost_to``: None, or
-    the changes cannot be read any more, and these are the oids of the publications that held the
-    table; () if nobody publishes it.
+    ``table_id``: the Delta table's id at ``to_version``, None: not recorded. ``lost_to``: None
+    while the changes can be read; later the oids of the publications that held the table, ()
+    without any.
     """
 
     relation: int
@@ -138,8 +137,8 @@ class LakeTransaction:
 
     @property
     def place(self) -> Lsn:
-        """The place whose catalogs decode it: the place where its changes were made, which for
-        COMMIT PREPARED is the PREPARE."""
+        """The place whose catalogs decode it: the place where its changes were made. For COMMIT
+        PREPARED, this is the PREPARE."""
         record = self.two_phase
         return self.begin if record is None or record.prepare is None else record.prepare.lsn
 
@@ -335,8 +334,7 @@ class PgTransactions(TableAccess):
         return int(self.connection.execute(query).scalar_one())
 
     def boundary(self, lsn: Lsn) -> Lsn:
-        """Return ``lsn``, or if it lies in a commit record the end of that record: nothing is in
-        between."""
+        """Return ``lsn``. If it lies in a commit record, return the end of that record instead."""
         c = _TRANSACTION.c
         query = select(c.commit_lsn, c.end_lsn).where(c.end_lsn > lsn).order_by(c.end_lsn).limit(1)
         row = self.connection.execute(query).one_or_none()
@@ -357,8 +355,8 @@ class PgTransactions(TableAccess):
         return min([self.oldest(), *places, *([] if first is None else [first])])
 
     def prune(self, before: Lsn) -> int:
-        """Forget transactions that end at or before ``before``, but never the last one. Return how
-        many they were."""
+        """Forget transactions that end at or before ``before``, but never the last one. Return
+        their number."""
         end = min(before, Lsn(self.end() - 1))
         return self.connection.execute(
             _TRANSACTION.delete().where(_TRANSACTION.c.end_lsn <= end)

@@ -1,8 +1,8 @@
 """The identity of a subscription's publisher, and the check that a server is that publisher.
 
-Whoever relies on a server's answers checks its identity on the same connection: a worker on each of
-its connections, and REFRESH PUBLICATION. DROP SUBSCRIPTION does not, as in PostgreSQL: it drops the
-slot of that name on whichever server the connection string leads to.
+A process that relies on a server's answers checks its identity on the same connection: a worker on
+each of its connections, and REFRESH PUBLICATION. As in PostgreSQL, DROP SUBSCRIPTION does not: it
+drops the slot of that name on the server to which the connection string leads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.sql.text.quoting import quote_identifier
 
 @dataclass(frozen=True, slots=True)
 class PublisherIdentity:
-    """The cluster and database that a subscription follows, as IDENTIFY_SYSTEM tells them.
+    """The cluster and database that a subscription follows, as IDENTIFY_SYSTEM reports them.
 
     A database is identified by OID, since it can be renamed. The timeline changes with a promotion.
     ``standby``: it was a standby whose timeline could not be watched (``TimelineWatch``), so the

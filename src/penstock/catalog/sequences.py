@@ -1,9 +1,9 @@
-"""Values of sequences (sequence.c, nextval_internal): each is given out once, whatever happens.
+"""Values of sequences (sequence.c, nextval_internal): each is given out once, even after a crash.
 
-The store's row is some values (SEQ_LOG_VALS) ahead of those given out, so that not every value
-needs a write. A process that is killed leaves the rest of them as a gap, as in PostgreSQL; one that
-is closed leaves none. If another process with the same store has changed the row, a process goes on
-after the new row.
+The store's row is some values (SEQ_LOG_VALS) ahead of those given out, to avoid a write for each. A
+process that is killed leaves the remaining values as a gap, as in PostgreSQL; one that closes the
+catalog leaves none. If another process of the same store has changed the row, values continue after
+the new row.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _LOGGED_AHEAD: Final = 32
 
 @dataclass
 class SessionSequences:
-    """The values that one session has got: the last one of each sequence, by its oid, and the oid
-    of the sequence that gave the very last (``last``)."""
+    """The values that one session has got: the last one of each sequence, by its oid. ``last`` is
+    the oid of the sequence that gave the latest one."""
 
     values: dict[int, int] = field(default_factory=dict)
     last: int | None = None
@@ -155,8 +155,8 @@ class Sequences:
         return known.last_value, known.is_called
 
     def close(self) -> None:
-        """Write the exact values back so that no gaps remain, if the store can be reached. Values
-        may still be taken afterwards, and follow the earlier ones."""
+        """Write the exact values back, if the store can be reached; then no gaps remain. Values may
+        still be taken afterwards, and follow the earlier ones."""
         with self._lock, suppress(PenstockError):
             reserved, self._reserved = self._reserved, {}
             if not any(known.left for known in reserved.values()):

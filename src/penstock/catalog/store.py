@@ -1,7 +1,7 @@
 """The state store: its schema and version, its transactions, its change counter.
 
-Writers run one after the other (the row of ``pg_control`` is their lock); readers see one state and
-never wait. Rows are on disk when a writing transaction ends.
+Writers run one after the other (the row of ``pg_control`` is their lock). A reader sees one state
+and never waits. Rows are on disk when a writing transaction ends.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def add_what_is_missing(connection: Connection, metadata: MetaData) -> None:
 
 @contextlib.contextmanager
 def map_errors() -> Iterator[None]:
-    """Raise database errors as StorageError: SQLAlchemy's text would show statement and values."""
+    """Raise database errors as StorageError, without SQLAlchemy's text of statement and values."""
     try:
         yield
     except StatementError as error:

@@ -1,8 +1,8 @@
 """Commands: statements that change the catalog (src/backend/commands).
 
-In: statements of ``penstock.sql``, the catalog, a way to the publisher, and the scope: who executes
-them, over which warehouse. Out: changed rows, new and dropped Delta tables, and a
-``CommandResult``. Commands neither start nor stop workers: a running node follows the catalog.
+A command gets a parsed statement of ``penstock.sql``, the catalog and a ``CommandScope``. It
+changes rows of the catalog, makes and drops Delta tables, and returns a ``CommandResult``. Commands
+do not start or stop workers: a running node follows the catalog.
 """
 
 from penstock.commands.namespace import register_all, table_columns

@@ -1,8 +1,8 @@
 """Checks of rights (aclchk.c, acl.c).
 
-In: the executing role, an object's owner, a transaction of the catalog. Out: nothing, or 42501 with
-PostgreSQL's words; the roles that specifications mean. Roles have no members, and CREATE cannot be
-granted: a schema's owner and superusers have it on the schema, only superusers on the database.
+A check raises 42501 with PostgreSQL's words unless the role has the right. Roles have no members,
+and CREATE cannot be granted: only superusers have it on the database, and only superusers and a
+schema's owner have it on the schema.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def is_owner(role: CurrentRole, owner: int | None) -> bool:
 
 
 def check_owner(role: CurrentRole, owner: int | None, kind: str, name: str) -> None:
-    """Raise InsufficientPrivilege (must be owner of ``kind`` ``name``) unless the role is."""
+    """Raise InsufficientPrivilege (must be owner of ``kind`` ``name``) unless the role owns it."""
     if not is_owner(role, owner):
         raise InsufficientPrivilege(f"must be owner of {kind} {name}")
 
@@ -44,8 +44,8 @@ def may_select(transaction: CatalogTransaction, role: CurrentRole, table: LakeTa
 
 
 def role_of(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScope) -> CurrentRole:
-    """Return the role that is meant (get_rolespec_tuple). Raises UndefinedObject (42704),
-    PenstockError (XX000)."""
+    """Return the role that a specification means (get_rolespec_tuple). Raises UndefinedObject
+    (42704), PenstockError (XX000)."""
     match spec.kind:
         case RoleKind.CURRENT_ROLE | RoleKind.CURRENT_USER:
             return _existing(transaction, scope.role)

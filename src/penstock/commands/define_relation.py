@@ -168,8 +168,8 @@ _FILLFACTORS = range(10, 101)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A table to be created. ``parent`` and ``bound``: of a partition. ``uniques``: its own;
-    ``sequences``: of its columns."""
+    """A table to be created. ``parent`` and ``bound`` are a partition's; ``uniques``: its UNIQUE
+    constraints; ``sequences``: those of its columns."""
 
     columns: TupleDesc
     primary_key: tuple[str, ...]

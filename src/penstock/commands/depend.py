@@ -1,9 +1,8 @@
 """Messages about objects that depend on a dropped one (dependency.c, reportDependentObjects), and
 checks before objects are dropped.
 
-In: descriptions of objects, or tables. Out: the error for RESTRICT, the notices for CASCADE; errors
-for tables that subscriptions or prepared transactions still need. The caller knows what depends on
-what.
+The caller finds the dependent objects. This file makes the error for RESTRICT and the notices for
+CASCADE, and refuses to drop what a subscription or prepared transaction still needs.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from penstock.sqlstate import DependentObjectsStillExist
 
 
 def shown_name(transaction: CatalogTransaction, scope: CommandScope, schema: str, name: str) -> str:
-    """Return the name of a table or index for messages, with its schema if the search path finds
-    another one or none."""
+    """Return the name of a table or index for messages, with its schema if the search path does not
+    lead to it."""
     found = (first for first in scope.search_path if transaction.is_taken(first, name))
     if next(found, None) == schema:
         return quote_identifier(name)

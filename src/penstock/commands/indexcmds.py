@@ -40,8 +40,8 @@ from penstock.sqlstate import (
     UndefinedColumn,
 )
 
-# Unique indexes of tables and of their partitions, and their names (index.c, indexcmds.c).
-# Whoever relies on the columns being unique checks that, as with a primary key.
+# Unique indexes of tables and of their partitions, and their names (index.c, indexcmds.c). Code
+# that relies on the columns being unique checks that, as with a primary key.
 
 _NAME_BYTES: Final = 63
 """The most bytes of a name (NAMEDATALEN - 1)."""

@@ -1,11 +1,10 @@
 """Tables by their names (namespace.c), with their columns (relcache.c) and their history
 (snapbuild.c).
 
-In: a name as written, a transaction of the catalog, the scope. Out: rows of the catalog and columns
-from Delta's metadata. A table of the warehouse becomes known when it is first named: then a row is
-made, with the key that the Delta table names. For a table that a statement changes, the catalog
-keeps its former row and the last version that this held for, since a stream sends changes as the
-table was at their time.
+A name as written leads to a row of the catalog, and to columns from Delta's metadata. When a table
+of the warehouse is first named, a row is made for it, with the key that the Delta table names. When
+a statement changes a table, the catalog keeps the former row and the last version for which it was
+valid, because a stream sends changes as the table was at their time.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ def warehouse_of(scope: CommandScope) -> Warehouse:
 def find_schema(
     transaction: CatalogTransaction, scope: CommandScope, name: str
 ) -> Namespace | None:
-    """Return a schema of the catalog, or make one that the warehouse has a table in; None if it is
-    neither."""
+    """Return a schema of the catalog; make its row if only the warehouse has a table in it. None if
+    neither has it."""
     found = transaction.namespaces.find(name)
     if found is None and scope.warehouse is not None:
         found_names = table_names(scope.warehouse)
@@ -112,8 +111,8 @@ def _check_catalog(scope: CommandScope, name: RangeVar) -> None:
 def register(
     transaction: CatalogTransaction, scope: CommandScope, schema: str, name: str
 ) -> LakeTable | None:
-    """Return the table of the catalog, and make its row from the Delta table if there is none yet;
-    None if there is neither."""
+    """Return the table of the catalog. Make its row from the Delta table if there is none yet;
+    return None if there is no Delta table either."""
     known = transaction.tables.find(schema, name)
     if known is not None or scope.warehouse is None or _is_of_another(transaction, schema, name):
         return known
@@ -127,7 +126,7 @@ def register(
 
 
 def _is_of_another(transaction: CatalogTransaction, schema: str, name: str) -> bool:
-    """Tell whether the folder of a name holds a table that has another name now, or a table of a
+    """Tell whether the folder of a name holds a table that now has another name, or a table of a
     transaction block that is not committed yet."""
     if transaction.tables.in_folder_of(schema, name) is not None:
         return True

@@ -1,8 +1,7 @@
-"""Checks of a new partition's bound against the other partitions (partbounds.c).
+"""Check a new partition's bound against the other partitions (partbounds.c).
 
-In: a partitioned table, the bound of a partition to be. Out: nothing, or PostgreSQL's error.
-Constants are read and compared as ``pipeline.routing`` compares rows with them; those of types by
-which rows cannot be routed are compared as text.
+A wrong bound raises PostgreSQL's error. Constants are read and compared as ``pipeline.routing``
+compares rows with them. If rows cannot be routed by a type, its constants are compared as text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CREATE, ALTER and DROP PUBLICATION (publicationcmds.c, pg_publication.c).
 
-``publication.rules`` knows what may be in a publication together; ``publication.row_filter``
-compiles row filters.
+``publication.rules`` says what a publication may combine; ``publication.row_filter`` compiles row
+filters.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class PublishedObjects:
 @dataclass(frozen=True, slots=True)
 class PublicationRelInfo:
     """A table that a statement names. ``listed``: columns as written; ``row_filter``: the compiled
-    filter's text; ``filtered``: WHERE was written."""
+    filter's text; ``filtered``: the statement has a WHERE for it."""
 
     table: LakeTable
     listed: tuple[str, ...] | None

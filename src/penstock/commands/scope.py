@@ -1,9 +1,9 @@
-"""The scope of a statement: what it gets beside its text, and its result (miscinit.c;
+"""The scope of a statement: its context beside its text, and its result (miscinit.c;
 walreceiver.h).
 
-In: what a session knows. Out: frozen values for every command: who executes it, where, how it asks
-a publisher, its tag and notices. A node's own calls run as a superuser that is no row of the
-catalog. ``penstock.walreceiver.publisher.Publisher.connect`` is the factory in a real node.
+A session gives every command these frozen values: the executing role, the warehouse, and a way to
+connect to publishers, ``penstock.walreceiver.publisher.Publisher.connect`` in a real node. A node's
+own calls run as a superuser that has no row in the catalog.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class CommandScope:
     """The scope of a statement. ``warehouse``: None if statements about tables are refused.
 
     ``search_path``: schemas for names without one; CREATE uses the first that exists.
-    ``node_role``: the superuser that is no row of the catalog, under the name that it has.
-    ``block_end``: of the transaction block that the statement is in; None outside of one.
-    ``version``: the major version of PostgreSQL that the node behaves as. ``running``: whether the
-    node runs, and with it workers. ``unsent_changes``: the default for new subscriptions.
+    ``node_role``: the name of the superuser that has no row in the catalog. ``block_end``: that of
+    the statement's transaction block; None outside of one. ``version``: the major version of
+    PostgreSQL that the node imitates. ``running``: the node and its workers run.
+    ``unsent_changes``: the default for new subscriptions.
     """
 
     warehouse: Warehouse | None = field(default=None, compare=False)

@@ -41,7 +41,8 @@ class OwnedSequence:
 
 
 def serial_type(written: ColumnType) -> ColumnType | None:
-    """Return the type of a serial column; None for every other one. Raises FeatureNotSupported."""
+    """Return a serial type's integer type; None for every other type. Raises
+    FeatureNotSupported."""
     name = None if written.schema else _SERIAL.get(written.name)
     if name is None:
         return None

@@ -1,5 +1,5 @@
 """Checks before a subscription fills a table (execReplication.c, CheckSubscriptionRelkind), and
-while it does, before the table's partitions or the subscription's publications change.
+later ones before the table's partitions or the subscription's publications change.
 
 Tables that do not exist are made when they are copied.
 """
@@ -42,13 +42,13 @@ _LOOK_S: Final = 0.05
 
 
 class BatchUnderWay(ObjectInUse):
-    """Error: some partitions have a batch that others do not have yet."""
+    """Error: some partitions have a batch that others lack."""
 
 
 def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, str]]) -> None:
     """Check the tables that a subscription fills. ``tables``: (schema, table), all of them. Raises
-    FeatureNotSupported for a partitioned one whose partition is among them, as a Delta table
-    follows one relation only, and for one that lies in another folder than its name's."""
+    FeatureNotSupported if a partitioned table and its partition are among them, as a Delta table
+    follows one relation only, and if a table lies in another folder than its name's."""
     named = set(tables)
     for schema, name in sorted(named):
         _check_not_moved(transaction, schema, name)
@@ -107,9 +107,9 @@ def between_batches(attempt: Callable[[], T]) -> T:
 def check_whole_batches(
     transaction: CatalogTransaction, scope: CommandScope, subscription: Subscription
 ) -> None:
-    """Check that no batch is under way in a subscription whose publications will change. With other
-    publications, rows of a batch that only some partitions have might not come again, or other rows
-    might come.
+    """Check that no batch is under way in a subscription whose publications will change. If only
+    some partitions have a batch, other publications might not send its rows again, or might send
+    others.
 
     Raises BatchUnderWay, StorageError.
     """
@@ -142,8 +142,8 @@ def check_joins(
     transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: TableName
 ) -> None:
     """Check a table that will become a partition of one that a subscription fills. The subscription
-    must not fill the table itself, and the table must have no later changes of it than the other
-    partitions, which would look like a batch that they lack.
+    must not fill the table itself. The table must not have later changes of the subscription than
+    the other partitions, because these would look like a batch that the others lack.
 
     Raises FeatureNotSupported, ObjectInUse, StorageError.
     """
@@ -176,7 +176,7 @@ def check_detached(transaction: CatalogTransaction, scope: CommandScope, table: 
 
 
 def _roots(transaction: CatalogTransaction, parent: LakeTable) -> dict[TableName, LakeTable]:
-    """Return a partitioned table and those that it is a partition of, by their names."""
+    """Return a partitioned table and its ancestors, by their names."""
     above = [parent]
     while (up := above[-1].parent) is not None:
         found = transaction.tables.find_oid(up)

@@ -1,8 +1,8 @@
 """CREATE, ALTER and DROP SUBSCRIPTION (subscriptioncmds.c).
 
 A running node sees the change by the catalog's generation. The publisher is asked before the
-catalog is written, so that no transaction stays open over the network; if the catalog cannot be
-written, the slot that was made on the publisher is dropped again.
+catalog is written, so no transaction stays open while the network answers. If writing the catalog
+fails, a slot that was made on the publisher is dropped again.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ log = logging.getLogger(__name__)
 class SubOpts(SubscriptionOptions):
     """Options with PostgreSQL's defaults; ``specified`` are the names that were written.
 
-    ``slot_name``: None stands for NONE if it was specified, else for the subscription's name.
-    ``lsn``: the LSN to skip; INVALID stands for NONE.
+    ``slot_name``: None means NONE if it was specified, else the subscription's name. ``lsn``: the
+    LSN to skip; INVALID means NONE.
     """
 
     connect: bool = True
@@ -495,7 +495,7 @@ def create_subscription(
     """Run CREATE SUBSCRIPTION (CreateSubscription). If it raises, nothing is left behind on either
     side.
 
-    Cuts of a dropped subscription stay readable until there is another one of its name.
+    Cuts of a dropped subscription stay readable until a new subscription takes its name.
     """
     options = parse_subscription_options(statement.options, CREATE)
     if options.create_slot:
@@ -569,11 +569,11 @@ def alter_refresh(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> CommandResult:
-    """Run REFRESH PUBLICATION: add tables that are new, remove those that are gone, and copy again
-    those whose name belongs to another relation now, that are parked, or that have stopped the
-    subscription.
+    """Run REFRESH PUBLICATION: add new tables and remove missing ones. Copy again each table whose
+    name belongs to another relation now, that is parked, or that has stopped the subscription.
 
-    Raises ObjectInUse if the subscription was changed while the publisher was asked."""
+    Raises ObjectInUse if the subscription was changed while the publisher was asked.
+    """
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
     check_enabled(subscription, "REFRESH")
@@ -640,8 +640,8 @@ def check_enabled(subscription: Subscription, form: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PublisherTables:
-    """The publisher's answers for a subscription: its identity, the tables with their OIDs, and
-    those without a replica identity."""
+    """The publisher's answers for a subscription: its identity, its tables with their OIDs, and the
+    tables without a replica identity."""
 
     identity: PublisherIdentity
     tables: Mapping[TableName, int]
@@ -703,7 +703,7 @@ def _insert(
             **{name: getattr(options, name) for name in KEPT},
             owner=scope.role.oid,
         )
-        # The tables and the slot are this publisher's: a worker that is led to another one stops.
+        # The tables and the slot belong to this publisher: a worker that reaches another one stops.
         transaction.subscriptions.save(replace(subscription, publisher=publisher))
         transaction.relations.add(subscription.oid, tables, _first_state(options))
         if cuts is not None:
@@ -798,10 +798,10 @@ def check_publications_once(names: Sequence[str]) -> None:
 
 # ALTER SUBSCRIPTION ... SKIP (AlterSubscription, ALTER_SUBSCRIPTION_SKIP).
 #
-# A worker reads the catalog before each batch: ``subscription.apply_error`` decides what is
-# skipped, and when that is over. A prepared transaction is named by the LSN of its PREPARE, whether
-# that has come already (``subscription.prepared``) or not. Once it is committed at the publisher,
-# it is named by its COMMIT PREPARED, like other transactions by their commit.
+# A worker reads the catalog before each batch; ``subscription.apply_error`` decides what is
+# skipped, and when skipping ends. A prepared transaction is named by the LSN of its PREPARE,
+# whether that has arrived already (``subscription.prepared``) or not. Once it is committed at the
+# publisher, it is named by its COMMIT PREPARED, like other transactions by their commit.
 
 
 def alter_skip(
@@ -835,9 +835,9 @@ def _prepared(transaction: CatalogTransaction, subid: int, lsn: Lsn) -> Prepared
 
 
 def _skip_prepared(transaction: CatalogTransaction, xact: PreparedXact) -> Lsn:
-    """Skip a prepared transaction, and return the LSN that must still be skipped. The rows of one
-    that waits for its end are left out from now on, so that nothing more must be skipped. Some
-    tables may already have the rows of a committed one, which is skipped by its commit."""
+    """Skip a prepared transaction, and return the LSN that must still be skipped. If it waits for
+    its end, its rows are left out from now on, and nothing more must be skipped. If it was
+    committed, some tables may already have its rows, and its commit must be skipped."""
     if xact.commit_lsn is not None and not xact.skipped:
         return xact.commit_lsn
     transaction.prepared_xacts.put(replace(xact, skipped=True))
@@ -958,10 +958,10 @@ def _alter_slot(subscription: Subscription, options: SubOpts, connect: Publisher
 
 # ALTER SUBSCRIPTION ... SET (system_identifier): the publisher was moved by pg_upgrade.
 #
-# Another server than what pg_upgrade has made of the publisher is an error. pg_upgrade refuses a
-# server whose logical slots have not sent all changes, keeps OIDs of databases and tables, and
-# makes each slot again where the new cluster's WAL begins, beyond the old one's. So the cuts hold
-# every change of the old cluster, and the stream goes on at the new slot.
+# Only the server that pg_upgrade has made of the publisher is accepted. pg_upgrade refuses a server
+# whose logical slots have not sent all changes, keeps OIDs of databases and tables, and makes each
+# slot again where the new cluster's WAL begins, beyond the old one's. So the cuts hold every change
+# of the old cluster, and the stream continues at the new slot.
 #
 # PostgreSQL: check_old_cluster_for_valid_slots (pg_upgrade/check.c),
 # create_logical_replication_slots
@@ -970,7 +970,7 @@ def _alter_slot(subscription: Subscription, options: SubOpts, connect: Publisher
 @dataclass(frozen=True, slots=True)
 class UpgradedPublisher:
     """The answers of a server. ``slot``: the subscription's; ``missing``: publications that the
-    server lacks; ``tables``: published ones with their OIDs."""
+    server lacks; ``tables``: published tables with their OIDs."""
 
     system: SystemIdentity
     database_oid: int
@@ -1126,9 +1126,9 @@ def check_slot_name(subscription: Subscription) -> None:
 
 # ALTER SUBSCRIPTION ... SET, ADD and DROP PUBLICATION (subscriptioncmds.c).
 #
-# A running worker starts again with the new list. Before that it applies with the old list what has
-# been committed until now, as a publisher looks publications up as they were at the time of each
-# change. A publication that was made later is an error there; from version 18 on the publisher
+# A running worker starts again with the new list. Before that it applies everything committed until
+# now with the old list, because a publisher looks publications up as they were at the time of each
+# change. There a publication that was made later is an error; from version 18 on the publisher
 # leaves the change out.
 
 _REFRESH_HINT: Final = {
@@ -1198,8 +1198,8 @@ def _applied_until_now(
     scope: CommandScope,
 ) -> Iterator[list[Notice]]:
     """Let the worker of a subscription that will get new publications first apply everything up to
-    the publisher's position of now, and nothing beyond while the block runs. Yield a warning if the
-    worker has not come there in time.
+    the publisher's present position, and nothing beyond while the block runs. Yield a warning if
+    the worker has not reached it in time.
     """
     added = set(wanted.publications) - set(subscription.publications)
     follows = scope.running and subscription.enabled and not subscription.stopped
@@ -1293,8 +1293,8 @@ def _refuse(subscription: str, twice: Sequence[str]) -> None:
 # AlterSubscriptionOwner_internal).
 #
 # A node connects to publishers and writes its tables as itself, whoever owns a subscription. So an
-# owner who is no superuser may start and end what a superuser has set up, but not choose what is
-# written.
+# owner who is no superuser may start and stop a subscription that a superuser has set up, but may
+# not choose what it writes.
 
 _OWNERS_SINCE: Final = 16
 """The first version in which other roles than superusers may own subscriptions."""
@@ -1447,11 +1447,11 @@ def _check_new_owner(subscription: Subscription, owner: CurrentRole, scope: Comm
 
 # DROP SUBSCRIPTION (subscriptioncmds.c, DropSubscription).
 #
-# Delta tables and cuts stay, and a row of the catalog tells which subscription the markers in the
-# tables' logs belong to. A running node lets go of the slot first:
+# Delta tables and cuts stay, and a row of the catalog names the subscription to which the markers
+# in the tables' logs belong. A running node lets go of the slot first:
 #
-# 1. The row is marked as dropping, which moves the catalog's generation: a running node stops the
-#    worker and its copies; without one nothing needs to be stopped. No copy is committed any more.
+# 1. The row is marked as dropping, which advances the catalog's generation: a running node stops
+#    the worker and its copies. After that no copy is committed.
 # 2. When the temporary slots of its copies are gone, no copy runs.
 # 3. ``DROP_REPLICATION_SLOT ... WAIT`` returns when nobody streams from the slot any more.
 # 4. The rows are deleted, with transactions that are prepared and not committed.
@@ -1513,8 +1513,8 @@ def drop_subscription(
 
 
 def _readable_last_cut(scope: CommandScope, subscription: Subscription) -> Cut | None:
-    """Return the last cut; None, too, if the warehouse cannot be read, as a subscription can be
-    dropped without it."""
+    """Return the last cut. Return None also if the warehouse cannot be read, because a subscription
+    can be dropped without it."""
     if scope.warehouse is None:
         return None
     try:
@@ -1595,12 +1595,12 @@ def copy_again(
     kept: Sequence[tuple[SubscriptionRel, int]],
     options: SubOpts,
 ) -> list[Notice]:
-    """Copy again the tables whose names mean other relations now, or meant others for a while, and
-    those that are parked or have stopped the subscription. Return notices.
+    """Copy tables again: those whose names mean other relations now, or did for a while, and those
+    that are parked or have stopped the subscription. Return notices.
 
-    PostgreSQL goes on with the rows that are there; here a copy replaces them. With copy_data =
-    false the rows of another relation are kept, and the table follows the new one from now on; a
-    table that cannot follow stays as it is, without the changes that it has missed.
+    PostgreSQL keeps the old rows; here a copy replaces them. With copy_data = false the rows of
+    another relation are kept, and the table follows the new one from now on. A table that cannot
+    follow stays as it is, without the changes that it has missed.
     """
     notices = []
     for rel, oid in kept:

@@ -1,7 +1,7 @@
 """CREATE, ALTER and DROP TABLE, CREATE and DROP SCHEMA (tablecmds.c, schemacmds.c).
 
-A Delta table is there before its row can be seen, so that a crash leaves at most a table that
-nobody has named yet. ``partbounds`` compares the bounds of partitions.
+A Delta table is made before its row becomes visible, so a crash leaves at most a table that nobody
+has named yet. ``partbounds`` compares the bounds of partitions.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ _TYPE_OF_ITS_NAME = (
 
 
 def create_table(statement: CreateTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run CREATE TABLE (DefineRelation). If rows of a default partition must be read, that is done
-    with nothing locked, and the statement begins again."""
+    """Run CREATE TABLE (DefineRelation). If rows of a default partition must be read, they are read
+    without a lock, and the statement begins again."""
     partition_rows = PartitionRows()
     for _ in range(_TRIES):
         try:
@@ -279,13 +279,13 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: CommandScope
 
 # ALTER TABLE (tablecmds.c, ATExecCmd).
 #
-# ``change_columns`` changes columns. A key is a promise: whoever relies on its uniqueness checks
-# it, not ALTER TABLE.
+# ``change_columns`` changes columns. A key is a promise: ALTER TABLE does not check its uniqueness,
+# code that relies on it does.
 
 
 def alter_table(statement: AlterTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run ALTER TABLE (AlterTable). If files must be rewritten or read, that is done with nothing
-    locked, and the statement begins again."""
+    """Run ALTER TABLE (AlterTable). If files must be rewritten or read, this happens without a
+    lock, and the statement begins again."""
     at = datetime.now(UTC)
     partition_rows = PartitionRows(attaches=True)
     with ColumnRewrites() as rewrites:
@@ -314,8 +314,7 @@ def _alter(
     rewrites: ColumnRewrites,
     partition_rows: PartitionRows,
 ) -> CommandResult:
-    """Execute the statement once. Delta tables are changed last, when nothing else can fail any
-    more."""
+    """Execute the statement once. Delta tables are changed last, when nothing else can fail."""
     notices: list[Notice] = []
     table = find_table(transaction, scope, statement.relation)
     if table is None and statement.missing_ok:
@@ -342,8 +341,8 @@ def _alter(
 
 
 def _pass_of(command: AlterTableCommand) -> int:
-    """Return the pass of a command: first drops, then new columns, then keys and the rest, in
-    whatever order they were written (AlterTablePass)."""
+    """Return the pass of a command: first drops, then new columns, then keys and the rest, in any
+    written order (AlterTablePass)."""
     match command:
         case DropColumn() | DropConstraint():
             return 0
@@ -509,8 +508,8 @@ def _by_index(transaction: CatalogTransaction, table: LakeTable, name: str) -> L
 def _with_key(
     scope: CommandScope, table: LakeTable, key: tuple[str, ...], changes: ColumnChanges
 ) -> LakeTable:
-    """Return the table with another primary key. A Delta table that the node itself has made must
-    know the key, too, as a subscription that fills the table finds rows by it."""
+    """Return the table with another primary key. A Delta table that the node made must have the
+    key, too, because a subscription that fills the table finds rows by it."""
     if is_made_here(scope, table):
         changes.key = key
     return replace(table, primary_key=key)
@@ -567,8 +566,8 @@ def _detach(
 # ``PartitionRows`` reads its rows to check the bound.
 #
 # A table is refused while some stream has yet to send its former rows. PostgreSQL decodes a change
-# by the catalogs of its time. Here nothing records since when a table is a partition, so that rows
-# which came and went before would be sent as those of a partition.
+# by the catalogs of its time. Here nothing records when a table became a partition, so rows that
+# came and went before would be sent as those of a partition.
 
 _MAKE_OF_PARENT: Final = "Make the partition from its parent: CREATE TABLE ... PARTITION OF {}."
 
@@ -625,7 +624,7 @@ def attach(
 
 def _check_no_sequence(transaction: CatalogTransaction, child: LakeTable) -> None:
     """Refuse a table whose columns have sequences. PostgreSQL accepts serial columns
-    (ATExecAttachPartition), but rows that come by the parent would lack values."""
+    (ATExecAttachPartition), but here rows inserted through the parent would lack values."""
     for sequence in transaction.sequences.of_table(child.oid):
         if sequence.identity:
             raise NotInPrerequisiteState(
@@ -662,8 +661,8 @@ def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> 
 
 def _check_stored(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
     """Check that a table stores its columns as the parent does, since rows are written to
-    partitions in the parent's form: by its names in Delta, which differ from PostgreSQL's if two of
-    those differ in case only, and with jsonb as variants or not."""
+    partitions in the parent's form. That form includes the columns' names in Delta, which differ
+    from PostgreSQL's if two of those differ in case only, and jsonb as variants or not."""
     tables = [open_delta(scope, table) for table in (parent, child)]
     if tables[1] is None:
         raise UndefinedObject(f'Delta table of relation "{child.qualified_name}" does not exist')
@@ -692,8 +691,8 @@ _AT_ONCE: Final = 1000
 def check_history_sent(
     transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: LakeTable
 ) -> None:
-    """Raise ObjectInUse if a slot has not received all changes of rows of ``child`` and they would
-    be published once it is a partition. Raises StorageError, too."""
+    """Raise ObjectInUse if a slot has yet to receive changes of ``child``'s rows that would be
+    published once it is a partition. Raises StorageError, too."""
     delta = open_delta(scope, child)
     slots = [slot for slot in transaction.slots.all() if slot.invalidation_reason is None]
     if delta is None or delta.version == 0 or not slots or not _is_published(transaction, parent):
@@ -798,8 +797,8 @@ def drop_column(
 
 
 def _is_left(transaction: CatalogTransaction, table: LakeTable, column: str) -> bool:
-    """Tell whether a key or a publication has a column that the Delta tables lack: the process that
-    dropped it was stopped before the catalog's commit, or others have dropped it."""
+    """Tell whether a key or a publication has a column that the Delta tables lack. Either the
+    process that dropped it was stopped before the catalog's commit, or others have dropped it."""
     members = {member.oid: member for member in transaction.tables.family(table)}
     lists = [r for r in transaction.publications.relations() if r.relation in members]
     return any(_without(member, column) != member for member in members.values()) or any(
@@ -907,9 +906,9 @@ def _named_columns(scope: CommandScope, table: LakeTable, rel: PublicationRel) -
 
 # DROP TABLE and DROP SCHEMA (dependency.c, tablecmds.c).
 #
-# A table that a subscription fills first leaves it, in a transaction of its own: a worker that
-# missed one of its tables would stop for good, but one that misses a table which it no longer fills
-# begins again.
+# A table that a subscription fills first leaves it, in a transaction of its own. A worker that
+# misses one of its tables would stop for good, but one whose subscription no longer has the missing
+# table begins again.
 
 
 def drop_table(statement: DropTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
@@ -961,8 +960,8 @@ def _forget(
 
 
 def _remove_rows(scope: CommandScope, tables: Sequence[LakeTable]) -> None:
-    """Remove the Delta tables, as the last step before the catalog's commit: a sequencer would find
-    a table again that has rows and is in no catalog."""
+    """Remove the Delta tables, as the last step before the catalog's commit: a sequencer would
+    register again a table that has rows and is in no catalog."""
     for table in tables:
         warehouse_of(scope).remove(*(table.folder_of or (table.schema, table.name)))
 
@@ -1078,7 +1077,7 @@ def _still_used(
 
 # Changes of ALTER TABLE to the columns of Delta tables.
 #
-# Files are rewritten if their rows hold values of a dropped column, or get the default or the
+# A file is rewritten if its rows hold values of a dropped column, or need the default or the
 # generated values of an added one.
 
 
@@ -1278,8 +1277,8 @@ def _spark_type(column: Attribute) -> str:
 def check_none_dead(
     scope: CommandScope, members: Sequence[LakeTable], dropped: Sequence[str]
 ) -> None:
-    """Refuse to drop the column that marks deleted rows while there are any. ``members``: the table
-    first. Raises NotInPrerequisiteState (55000)."""
+    """Refuse to drop the column that marks deleted rows while a row is marked. ``members``: the
+    table first. Raises NotInPrerequisiteState (55000)."""
     if DELETED_AT not in dropped:
         return
     tables = [_open_or_none(scope, member) for member in members]
@@ -1318,8 +1317,8 @@ def _has_dead(table: DeltaTable) -> bool:
 # Checks of rows for a new partition (partbounds.c, check_default_partition_contents; tablecmds.c,
 # QueuePartitionConstraintValidation).
 #
-# Files are read with nothing locked, and the statement begins again; most files of a default
-# partition are ruled out by their statistics.
+# Files are read without a lock, and the statement begins again. Statistics rule out most files of a
+# default partition.
 
 _CHECK_VIOLATION: Final = "23514"
 _OTHERS: Final = frozenset((1,))
@@ -1328,9 +1327,9 @@ _OTHERS: Final = frozenset((1,))
 
 @dataclass(frozen=True)
 class Unread:
-    """Files of a table that may hold rows which are in the way. ``columns``: of the partitioned
-    table; ``routing``: routes its rows; ``allowed``: the numbers that the files' rows may go to;
-    ``error``: the message for other rows."""
+    """Files of a table that may hold rows which forbid the statement. ``columns``: of the
+    partitioned table; ``routing``: routes its rows; ``allowed``: the numbers to which the files'
+    rows may be routed; ``error``: the message for other rows."""
 
     table: DeltaTable
     columns: TableSchema
@@ -1357,9 +1356,9 @@ class RowsFirst(Exception):
 
 @dataclass
 class PartitionRows:
-    """Hold the files that one statement has found to be without rows that are in the way.
-    ``attaches``: for ATTACH PARTITION, for which PostgreSQL's error names the leaf of a default
-    partition that is partitioned itself."""
+    """The files in which a statement has found no forbidding rows. ``attaches``: for ATTACH
+    PARTITION, where PostgreSQL's error names the leaf of a default partition that is partitioned
+    itself."""
 
     attaches: bool = False
     _known: set[tuple[str, str, int]] = field(default_factory=set)
@@ -1425,8 +1424,8 @@ class PartitionRows:
         self._check_read(found)
 
     def read(self, tables: Sequence[Unread]) -> None:
-        """Read files and note those without rows that are in the way. Raises InvalidParameterValue
-        (23514), StorageError, VersionGone."""
+        """Read files and note those without rows that forbid the statement. Raises
+        InvalidParameterValue (23514), StorageError, VersionGone."""
         for unread in tables:
             for file in unread.files:
                 unread.check(file)

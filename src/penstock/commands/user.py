@@ -1,7 +1,6 @@
 """CREATE, ALTER and DROP ROLE, GRANT and REVOKE (user.c, aclchk.c).
 
-A password leaves this file only as a SCRAM verifier; a password that is given as a verifier stays
-as it is.
+A password leaves this file only as a SCRAM verifier. A verifier given as password is kept as is.
 """
 
 from __future__ import annotations
@@ -210,8 +209,8 @@ def grant_select(statement: GrantSelect, catalog: Catalog, scope: CommandScope) 
 def _no_grant_option(
     transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, is_grant: bool
 ) -> Notice:
-    """Return the warning for a role that may only read the table, or raise an error for all others
-    (restrict_and_check_grant)."""
+    """Return the warning if the role may only read the table, or raise an error if it may not even
+    read it (restrict_and_check_grant)."""
     if not may_select(transaction, scope.role, table):
         raise InsufficientPrivilege(f"permission denied for table {table.name}")
     if is_grant:
@@ -228,7 +227,7 @@ def _grantee(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScop
 
 # Options of roles (user.c, the loops over DefElems).
 #
-# An option that the node has no use for is accepted if it changes nothing, and refused otherwise.
+# An option without a use in the node is accepted if it changes nothing, and refused otherwise.
 
 _FIELDS: Final = {
     "superuser": "superuser",

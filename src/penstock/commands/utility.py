@@ -1,6 +1,6 @@
 """Dispatch of statements to the functions that execute them (utility.c, ProcessUtility).
 
-In: any parsed statement. Out: its result, with the notices of its parsing first.
+The result of a statement begins with the notices of its parsing.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ from penstock.walreceiver.publisher import Publisher
 _NODE_SCOPE: Final = CommandScope()
 
 
-# VACUUM and ANALYZE (vacuum.c), which clients send as a matter of routine.
+# VACUUM and ANALYZE (vacuum.c), which clients send routinely.
 #
-# There are no dead rows to remove, and no statistics to gather; files of former versions are for
-# Delta's own VACUUM.
+# There are no dead rows to remove, and no statistics to gather. Delta's own VACUUM removes files of
+# former versions.
 
 
 def vacuum(statement: Vacuum, catalog: Catalog, scope: CommandScope) -> CommandResult:
@@ -126,15 +126,15 @@ def vacuum(statement: Vacuum, catalog: Catalog, scope: CommandScope) -> CommandR
 
 # ALTER TABLE ... SET SCHEMA and ALTER SUBSCRIPTION ... RENAME TO (alter.c).
 #
-# A Delta table stays in its folder: readers, writers and slots go on with it, and the catalog keeps
-# the name that the folder was made for, so that nobody takes the folder for a table of that name. A
-# subscription's slot, tables and positions stay, too, as they have other keys; its cuts are
+# A Delta table stays in its folder, where readers, writers and slots still find it. The catalog
+# keeps the name for which the folder was made, so a new table of that name does not use the folder.
+# A subscription's slot, tables and positions stay, too, as they have other keys; its cuts are
 # renamed.
 
 
 def set_schema(statement: SetSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run ALTER TABLE ... SET SCHEMA. Publications of schemas have the tables that are in the
-    schemas at each moment."""
+    """Run ALTER TABLE ... SET SCHEMA. A publication of a schema always has the tables that are in
+    the schema at that moment."""
     with catalog.write() as transaction:
         table = find_table(transaction, scope, statement.relation)
         if table is None and statement.missing_ok:
@@ -172,10 +172,11 @@ def _check_movable(
 
 
 def _check_not_awaited(transaction: CatalogTransaction, schema: str, name: str) -> None:
-    """Refuse a name that a subscription has a table for: if it has not copied the table yet, it
-    makes it in the folder of that name.
+    """Refuse a name for which a subscription has a table: if it has not copied the table yet, it
+    will make the table in the folder of that name.
 
-    Raises ObjectInUse."""
+    Raises ObjectInUse.
+    """
     for subscription in transaction.subscriptions.all():
         if any(r.table_name == (schema, name) for r in transaction.relations.all(subscription.oid)):
             raise ObjectInUse(
@@ -187,7 +188,7 @@ def _check_not_awaited(transaction: CatalogTransaction, schema: str, name: str) 
 
 
 def move_to_schema(table: LakeTable, schema: str) -> LakeTable:
-    """Return the table in another schema, which may be the one that its folder was made for."""
+    """Return the table in another schema, which may be the one for which its folder was made."""
     home = table.folder_of or (table.schema, table.name)
     return replace(table, schema=schema, folder_of=None if home == (schema, table.name) else home)
 
@@ -252,8 +253,8 @@ def execute(
 
     Raises PostgreSQL's errors as PenstockError. Statements that need the publisher call
     ``connect``: CREATE with connect = true, REFRESH, DROP of a subscription with a slot, and
-    others. ``scope``: the executing role and place; by default the node itself, without a
-    warehouse.
+    others. ``scope``: the executing role and its surroundings; by default the node itself, without
+    a warehouse.
     """
     command = _COMMANDS.get(type(statement))
     if command is not None:
@@ -330,7 +331,7 @@ def _subscriptions(
 
 
 def takes(statement: Statement) -> bool:
-    """Tell whether a block may have the statement: it must change the catalog alone."""
+    """Tell whether a block may have the statement: it must change nothing but the catalog."""
     return is_subscription_command(statement)
 
 
@@ -343,8 +344,8 @@ def execute_block(
 ) -> CommandResult:
     """Execute statements that ``takes`` accepts, at least one.
 
-    Raises what they raise, ActiveSqlTransaction (25001) for a statement that PostgreSQL refuses in
-    a block, FeatureNotSupported for one that asks the publisher.
+    Raises their errors, ActiveSqlTransaction (25001) for a statement that PostgreSQL refuses in a
+    block, and FeatureNotSupported for one that asks the publisher.
     """
 
     def attempt() -> tuple[CommandResult, BlockEnd]:
@@ -373,15 +374,15 @@ def _no_publisher(conninfo: str, application_name: str) -> Publisher:
 
 # CREATE TABLE in a transaction block, and commands on tables that the block has made.
 #
-# New tables are in that catalog and its warehouse only. A statement that reaches other tables or
-# rows that exist is refused by name: tables that are partitioned or partitions, columns that come
-# or go.
+# New tables are in the block's catalog and warehouse only. A statement that also reaches other
+# tables or existing rows is refused with an error that names it: partitioned tables and partitions,
+# added and dropped columns.
 
 Defines = CreateTable | AlterTable | DropTable
 
 
 def defines(statement: Statement) -> bool:
-    """Tell whether the statement is about tables that a block may make."""
+    """Tell whether the statement makes a table, or is on one that the block may have made."""
     return isinstance(statement, Defines)
 
 

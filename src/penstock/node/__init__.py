@@ -1,6 +1,6 @@
-"""A node: the one place that constructs everything (postmaster.c plays that part in PostgreSQL).
+"""A node: the one place that constructs everything, as postmaster.c does in PostgreSQL.
 
-In: a folder with parameters and state. Out: ``Node``, the public object of the library.
+``Node``, the public object of the library, runs from a folder with parameters and state.
 """
 
 from penstock.node.node import Node

@@ -1,12 +1,11 @@
 """Claims of a node: to its folder while it runs (postmaster.pid), and to its warehouse.
 
-In: the node's folder; the catalog and the warehouse as it is found. Out: a held lock, or an error
-that names the process which holds it; and a warehouse that bears the node's id, or an error: it
-belongs to another node, it is not there, or its store cannot tell two writers apart.
+A lock on ``penstock.pid`` claims the folder. If another process holds the lock, the error names
+that process. The operating system holds the lock and frees it when the process dies.
 
-The lock is the operating system's: it ends with the process, however that dies. A folder without an
-id is taken for a new warehouse, or for one from before ids were written, only if nothing that the
-node knows contradicts that: an empty mount point looks just like a new warehouse.
+The node's id in the warehouse claims the warehouse. A warehouse is refused if it belongs to another
+node, if it is missing, or if its store cannot tell two writers apart. One without an id may be new
+or older than ids. An empty mount point looks the same, so the node compares it with its catalog.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class LockFile:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The process that runs a node. ``hears_sighup``: the signal does not end it."""
+    """The process that runs a node. ``hears_sighup``: SIGHUP does not end it."""
 
     pid: int
     hears_sighup: bool
@@ -91,9 +90,9 @@ _COPIED = (
 @dataclass(frozen=True, slots=True)
 class FoundWarehouse:
     """A warehouse as it was found. ``owner``: the id in it; ``recorded``: the URI of the warehouse
-    to which the node wrote its id before.
+    into which the node last wrote its id.
 
-    ``tables``: the number of tables that the node knows; ``there``: one of them has a log.
+    ``tables``: the number of tables that the node knows; ``there``: at least one of them has a log.
     """
 
     owner: str | None

@@ -1,9 +1,8 @@
-"""The check of versions against a known matrix, with a remedy for each mismatch (``penstock
-doctor``).
+"""Check versions against a known matrix, and name a remedy for each mismatch (``penstock doctor``).
 
-In: the environment, and a publisher's connection string when one is given. Out: findings, one per
-component. A node that starts calls ``require`` and fails early. Showing findings is left to
-``penstock.cli``. The matrix stands at the end of this file.
+The check looks at this machine, and at a publisher if a connection string is given. It returns one
+finding for each component, which ``penstock.cli`` shows. A node that starts calls ``require`` and
+fails early. The matrix stands at the end of this file.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ def check(conninfo: str | None = None) -> list[Finding]:
 
 
 def require(findings: Sequence[Finding] | None = None) -> None:
-    """Raise ConfigurationError that names every failed finding with its remedy, if any has
-    failed."""
+    """Raise ConfigurationError if a finding has failed; it names each of these with its remedy."""
     failed = [f for f in (check() if findings is None else findings) if f.status == "fail"]
     if failed:
         raise ConfigurationError(
@@ -255,8 +253,8 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Range:
-    """A range of versions. ``lowest`` works, ``refused`` and above do not; other releases than
-    ``tested`` give a warning.
+    """A range of versions. ``lowest`` works; ``refused`` and later versions do not. Releases
+    outside ``tested`` give a warning.
 
     ``tested`` holds leading parts: (17,) covers every 17.x. Empty means the whole range.
     """

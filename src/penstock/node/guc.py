@@ -1,8 +1,8 @@
 """A node's parameters, with PostgreSQL's names, units and limits (guc_tables.c, postgresql.conf).
 
-In: ``penstock.toml`` in the node's folder. Out: one frozen ``Parameters``; every default and every
-limit stands here and nowhere else. Times are seconds and sizes are bytes once read. Parsing numbers
-and units, and PostgreSQL's errors for wrong values, are left to ``penstock.guc``.
+The parameters are read from ``penstock.toml`` in the node's folder into one frozen ``Parameters``.
+Defaults and limits stand in this file only. Once read, times are seconds and sizes are bytes.
+``penstock.guc`` parses numbers and units, and raises PostgreSQL's errors for wrong values.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ParameterKind:
 
 @dataclass(frozen=True, slots=True)
 class Integer(ParameterKind):
-    """An integer (config_int). ``unit``: ms, s, kB or nothing; the limits are in it."""
+    """An integer (config_int). ``unit``: ms, s, kB or nothing; the limits are in this unit."""
 
     minimum: int
     maximum: int = INT_MAX
@@ -118,7 +118,7 @@ class Boolean(ParameterKind):
 
 @dataclass(frozen=True, slots=True)
 class String(ParameterKind):
-    """A text (config_string). ``pattern`` must match all of it; ``hint`` tells how to write it.
+    """A text (config_string). ``pattern`` must match all of it; ``hint`` says how to write it.
     ``check`` raises PostgreSQL's error."""
 
     pattern: str = r".*"
@@ -429,8 +429,8 @@ RECEIVED: Final = "received SIGHUP, reloading configuration files"
 
 
 class LiveParameters:
-    """The parameters of a node; ``now`` has the present ones. Raises ConfigurationError if the
-    folder is no node's."""
+    """The parameters of a node; ``now`` holds the present ones. Raises ConfigurationError if the
+    folder does not belong to a node."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -438,7 +438,7 @@ class LiveParameters:
         self.now: Parameters = load(folder)
 
     def reload(self) -> None:
-        """Read the file again. Raises PenstockError if it has a mistake; nothing has changed
+        """Read the file again. Raises PenstockError if the file has a mistake; nothing has changed
         then."""
         with self._lock:
             wanted = load(self._folder)

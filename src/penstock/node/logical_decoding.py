@@ -1,4 +1,4 @@
-"""Logical decoding by output plugins, put together from the node's parts."""
+"""Logical decoding by output plugins, assembled from the node's parts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class HistoricCatalogs:
         return self._tables.relation(self._transaction, oid)
 
     def rows(self, catalog: str) -> Iterable[Mapping[str, object]]:
-        """Return the rows of a catalog. Raises UndefinedObject if it is none of ``CATALOGS``;
+        """Return the rows of a catalog. Raises UndefinedObject if ``CATALOGS`` does not name it,
         VersionGone, StorageError."""
         if catalog not in CATALOGS:
             raise UndefinedTable(

@@ -1,4 +1,4 @@
-"""``/metrics``: a node's numbers, put together and served over HTTP."""
+"""``/metrics``: collect a node's numbers and serve them over HTTP."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class SlotReport:
     """A replication slot. ``waiting_transactions`` counts transactions of the log that are not
-    confirmed; some of them may hold nothing that is published. ``oldest_waiting_seconds`` is the
-    age of the first one, 0 if none waits. ``transactions`` and ``bytes`` count what was sent since
-    the node started."""
+    confirmed; some of them may change nothing that is published. ``oldest_waiting_seconds`` is the
+    age of the oldest one, or 0 without any. ``transactions`` and ``bytes`` count since the node
+    started."""
 
     name: str
     active: bool
@@ -57,7 +57,7 @@ class SlotReport:
 
 @dataclass(frozen=True, slots=True)
 class SenderReport:
-    """A running stream, ``lag_bytes`` and ``lag_seconds`` behind the end of the log."""
+    """A running stream; it is ``lag_bytes`` and ``lag_seconds`` behind the end of the log."""
 
     slot: str
     application_name: str
@@ -69,7 +69,7 @@ class SenderReport:
 
 @dataclass(frozen=True, slots=True)
 class SequencerReport:
-    """The log: its end, the transactions that it keeps, and the tables that are followed.
+    """The log: its end, the number of transactions that it keeps, and of tables that it follows.
 
     ``unreadable`` counts tables that cannot be read at the moment.
     """
@@ -293,7 +293,8 @@ class Monitoring:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen. Raises ConfigurationError if the port is taken or the address is not ours."""
+        """Listen. Raises ConfigurationError if the port is taken or the address is another
+        machine's."""
         try:
             self._server = make_server(
                 self._address,

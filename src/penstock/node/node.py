@@ -1,6 +1,6 @@
 """``Node``: the public object of the library, and the one place that joins the rooms.
 
-Each room declares what it needs from others; ``Node`` hands it to them.
+Each room declares what it needs from others; ``Node`` supplies it.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ _VERIFY_OPTIONS: Final = VerifyOptions()
 class Node:
     """A node in a folder, and a context manager that stops and closes it.
 
-    ``spark``: a session with Delta, as in a notebook; without one the node builds its own when it
-    needs it. Raises ConfigurationError when the folder is not a node.
+    ``spark``: a session with Delta, as in a notebook. Without one the node builds its own when
+    needed. Raises ConfigurationError when the folder does not belong to a node.
     """
 
     def __init__(self, path: str | Path, spark: SparkSession | None = None) -> None:
@@ -115,7 +115,7 @@ class Node:
     def init(
         cls, path: str | Path, *, warehouse: str | None = None, state: str | None = None
     ) -> Node:
-        """Make a node in an empty or new folder. Raises DuplicateObject when there is one."""
+        """Make a node in an empty or new folder. Raises DuplicateObject if the folder has one."""
         folder = Path(path).resolve()
         file = folder / guc.FILE_NAME
         if file.exists():
@@ -144,8 +144,8 @@ class Node:
         return self._live.now
 
     def reload(self) -> None:
-        """Read ``penstock.toml`` again. The log tells which parameters have changed, and which need
-        a restart. Raises PenstockError if the file has a mistake; nothing has changed then."""
+        """Read ``penstock.toml`` again. The log names the changed parameters, and those that need a
+        restart. Raises PenstockError if the file has a mistake; nothing has changed then."""
         (self._live if self.serving is None else self.serving).reload()
 
     def _warehouse_uri(self) -> str:
@@ -163,8 +163,8 @@ class Node:
     def execute(self, text: str) -> list[CommandResult]:
         """Run one or more SQL statements, separated by semicolons; each result has its notices.
 
-        Raises PenstockError with PostgreSQL's message and SQLSTATE. Earlier statements keep their
-        effects, but slots that they have read will return the rows again.
+        Raises PenstockError with PostgreSQL's message and SQLSTATE. Statements before the error
+        keep their effects, but slots that they have read will return the rows again.
         """
         self._heard()
         try:
@@ -211,9 +211,9 @@ class Node:
     def changes(
         self, slot: str, options: Mapping[str, str] | None = None, *, follow: bool = False
     ) -> SlotChanges:
-        """Return the changes that were committed since a slot of the plugin ``arrow`` was last
-        confirmed, as record batches; with ``follow`` also those to come. Use it in a ``with``, and
-        ``confirm`` the changes that are safe.
+        """Return the changes committed since a slot of the plugin ``arrow`` was last confirmed, as
+        record batches; with ``follow`` the iteration waits for later changes too. Use it in a
+        ``with``, and ``confirm`` changes once they are safe.
 
         Raises UndefinedObject, ObjectInUse, NotInPrerequisiteState.
         """
@@ -343,8 +343,8 @@ class Node:
     ) -> Cut:
         """Wait until the last cut is at or after ``lsn``, and return it.
 
-        This works in other processes than the one that runs the node, too. Raises the error that
-        has stopped the subscription or the node, NotInPrerequisiteState after ``timeout`` seconds.
+        Any process may call this, not only the node's. Raises the error that has stopped the
+        subscription or the node; raises NotInPrerequisiteState after ``timeout`` seconds.
         """
         wanted = Lsn.parse(lsn) if isinstance(lsn, str) else lsn
         name = self._subscription(subscription).name
@@ -355,9 +355,8 @@ class Node:
     ) -> Sequence[CatchupState]:
         """Wait until every enabled subscription has a cut at its publisher's present position.
 
-        Return how far each is: all have got there, unless ``stop`` was set before. Raises the error
-        that has stopped a subscription or the node, NotInPrerequisiteState after ``timeout``
-        seconds.
+        Return the progress of each; one is behind only if ``stop`` was set. Raises the error that
+        has stopped a subscription or the node, or NotInPrerequisiteState after ``timeout`` seconds.
         """
         wanted = {}
         for subscription in self._catalog.subscriptions():
@@ -379,7 +378,7 @@ class Node:
         return CutChoice(self._catalog, self._warehouse)
 
     def cut(self, subscription: str | None = None) -> Cut | None:
-        """Return the last cut of a subscription, by default of the only one."""
+        """Return the last cut of a subscription. Without a name, the node must have exactly one."""
         return self._cut_choice.last(self._subscription(subscription))
 
     def cuts(self, subscription: str | None = None) -> Sequence[Cut]:
@@ -393,11 +392,12 @@ class Node:
         subscription: str | None = None,
         as_of: AsOf | None = None,
     ) -> DataFrame:
-        """Return a table at the last cut, or while it is copied again at the last cut that holds
-        it. ``table``: ``schema.table`` as SQL reads it (``sales."Order Items"``), or the two names.
+        """Return a table at the last cut; while it is copied again, at the last cut that holds it.
+        ``table``: ``schema.table`` as SQL reads it (``sales."Order Items"``), or the two names.
 
-        ``as_of``: read at the newest cut up to an LSN or a time instead, or at a Cut. Raises
-        UndefinedObject, SqlSyntaxError, NotInPrerequisiteState (no such cut any more)."""
+        ``as_of``: read at a Cut, or at the newest cut up to an LSN or a time. Raises
+        UndefinedObject, SqlSyntaxError, NotInPrerequisiteState (no such cut).
+        """
         name = parse_name(table)
         cut = self._cut_choice.choose(subscription, name, as_of)
         return read(self.spark, cut, name, self._cut_choice.leaves(name))
@@ -444,10 +444,10 @@ class Node:
         return running_process(self.folder) is not None
 
     def status(self, *, patience: float = 0.0) -> Sequence[SubscriptionStatus]:
-        """Return every subscription and its tables. It works in any process.
+        """Return every subscription and its tables. Any process may call this.
 
-        A node that does not run does not ask the publishers: they are asked now, and have
-        ``patience`` seconds to answer.
+        If the node does not run, this call asks the publishers, which have ``patience`` seconds to
+        answer.
         """
         running = self.running
         asked = () if running or not patience else self._catalog.subscriptions()
@@ -460,8 +460,8 @@ class Node:
         return find_subscription(self._catalog, name)
 
 
-# The choice of a reader's cut: the last one, or the one that shows an LSN or a time. ``read``,
-# below, reads tables at it.
+# Choose a reader's cut: the last one, or the one that shows an LSN or a time. ``read``, below,
+# reads tables at it.
 
 AsOf = Cut | Lsn | int | str | datetime
 """An LSN as a number or as PostgreSQL writes it (``16/B374D848``), or a time with its zone."""
@@ -579,7 +579,7 @@ class SlotChanges:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Return the batches as the plugin writes them; with ``follow`` they do not end. Every
-        iterator goes on where the last one stopped."""
+        iterator continues where the last one stopped."""
         return self
 
     def __next__(self) -> pa.RecordBatch:
@@ -600,9 +600,9 @@ class SlotChanges:
             self._stream.go_on()
 
     def confirm(self, lsn: Lsn | int | str) -> Lsn:
-        """Confirm that everything up to ``lsn`` is safe: the slot begins there the next time, also
-        after a crash. ``end_lsn`` in a commit's metadata is such a place. Return the slot's new
-        position, which is never beyond the batches that were given."""
+        """Confirm that everything up to ``lsn`` is safe: the slot begins there the next time, even
+        after a crash. Pass a commit's ``end_lsn``, found in its metadata. Return the slot's new
+        position, which is never beyond the returned batches."""
         wanted = Lsn.parse(lsn) if isinstance(lsn, str) else Lsn(lsn)
         return self._reading.slots.confirm(self._slot, min(wanted, self._given))
 
@@ -671,9 +671,9 @@ def _table(rows: Rows) -> pa.Table:
 # SELECT on PostgreSQL's catalogs and views for the library and the command line.
 #
 # Results have Python values: numbers, booleans and None where PostgreSQL has them, and PostgreSQL's
-# text for everything else. They are the answers that sessions on the port get, but for one thing:
-# only the process that runs the node knows who uses a slot. In other processes slots show no
-# ``active_pid`` and ``pg_stat_replication`` is empty.
+# text for everything else. They equal the answers that sessions on the port get, with one
+# exception: only the process that runs the node knows the users of slots. In other processes slots
+# show no ``active_pid`` and ``pg_stat_replication`` is empty.
 
 _OWNER: Final = "penstock"
 """The superuser of these queries: whoever may write the node's folder is one."""
@@ -719,7 +719,7 @@ class NodeQueries:
         self._parameters = parameters
 
     def answers(self, query: PreparableStmt) -> TypeGuard[SelectStmt]:
-        """Tell whether the query reads nothing but catalogs."""
+        """Tell whether the query reads catalogs only."""
         return self._catalogs.reads_catalog_only(query)
 
     def rows(self, query: SelectStmt) -> Rows:
@@ -745,7 +745,7 @@ class NodeQueries:
         )
 
     def heard(self) -> None:
-        """Note that the caller has the rows: slots from which they were read will not return them
+        """Note that the caller has the rows: the slots from which they came will not return them
         again."""
         self._slots.heard(_PID)
 
@@ -768,9 +768,9 @@ class NodeQueries:
         )
 
 
-# Tables at a cut as Spark DataFrames and views. They are pinned to the cut's Delta versions, so
-# that all of them show the publisher at one LSN. Readers without Penstock do the same with the cuts
-# table (docs/reading-at-a-cut.md).
+# Tables at a cut as Spark DataFrames and views. They are pinned to the cut's Delta versions, so all
+# of them show the publisher at one LSN. Readers without Penstock do the same with the cuts table
+# (docs/reading-at-a-cut.md).
 
 _NOT_A_WORD: Final = re.compile(r"\W")
 _IN_CUTS: Final = (SubscriptionRelState.READY, SubscriptionRelState.SYNCDONE)

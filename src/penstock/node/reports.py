@@ -1,8 +1,7 @@
-"""Reports of workers about themselves, and of publishers about slots, for pg_stat_subscription.
+"""Numbers of workers, and publishers' answers about slots, for pg_stat_subscription.
 
-In: every subscription, the running workers, and the earlier reports. Out: one row for each
-subscription, also for one without a worker, as its publisher goes on and keeps WAL for it. Numbers
-of earlier runs are kept until this run knows its own.
+Every subscription has one row. A subscription without a worker has one too, because its publisher
+keeps WAL for it. Numbers of earlier runs are kept until this run has its own.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ from penstock.walreceiver.slots import MISSING, RemoteSlot
 log = logging.getLogger(__name__)
 
 
-# Questions to publishers about their WAL and the slots that keep it, for the statistics. Each is
-# asked on a thread of its own, so that one that does not answer does not delay the numbers of the
-# others.
+# Ask publishers about their WAL and the slots that keep it, for the statistics. Each question has
+# its own thread, so a publisher that does not answer does not delay the others' numbers.
 
 
 _INTERVAL: Final = 10.0
@@ -56,7 +54,7 @@ class PublisherAnswer:
 
 
 class SlotWatch:
-    """Asks publishers in the background, with at most one question at a time to each."""
+    """Asks publishers in the background; each publisher has at most one question at a time."""
 
     def __init__(self) -> None:
         self._known: dict[int, PublisherAnswer] = {}
@@ -64,7 +62,7 @@ class SlotWatch:
         self._asking: set[int] = set()
 
     def told(self, subscription: Subscription) -> PublisherAnswer | None:
-        """Return the publisher's last answer, None while there is none. Never waits."""
+        """Return the publisher's last answer, or None before the first one. Never waits."""
         oid, now = subscription.oid, time.monotonic()
         if now >= self._due.get(oid, 0.0) and oid not in self._asking:
             self._asking.add(oid)
@@ -114,7 +112,7 @@ def ask(subscription: Subscription) -> PublisherAnswer:
 def ask_all(
     subscriptions: Iterable[Subscription], patience: float
 ) -> Mapping[int, PublisherAnswer]:
-    """Ask all publishers side by side. Return the answers that come within ``patience`` seconds, by
+    """Ask all publishers in parallel. Return the answers that come within ``patience`` seconds, by
     the subscription's oid."""
     found: dict[int, PublisherAnswer] = {}
 
@@ -147,7 +145,7 @@ class Reports:
         self._known = False
 
     def write(self, workers: Mapping[int, ApplyWorker]) -> None:
-        """Write one round. A failure is only logged: the numbers are not worth more."""
+        """Write one round. A failure is only logged, as the next round writes the numbers again."""
         try:
             if not self._known:
                 self._before = self._catalog.statistics.all()
@@ -195,7 +193,7 @@ def carried_on(
     before: SubscriptionStatistics, now: SubscriptionStatistics
 ) -> SubscriptionStatistics:
     """Return a worker's numbers. Positions and times that it does not know yet are taken from
-    ``before``, and so is what the publisher told of its slot."""
+    ``before``, and so is the publisher's answer about its slot."""
     earlier = {table.name: table for table in before.tables}
     unknown = [name for name in _CARRIED if getattr(now, name) is None]
     tables = [_table(table, earlier.pop(table.name, None)) for table in now.tables]
@@ -225,7 +223,7 @@ def with_told(
             retained_bytes=told.retained_bytes,
             wal_status=told.wal_status,
             slot_at=told.at,
-            # A walsender tells its own position, which may be far behind its server's.
+            # A walsender reports its own position, which may be far behind its server's.
             waiting=numbers.waiting or (numbers.received_lsn or INVALID) < told.position,
         )
     known = [numbers.caught_up_at, numbers.commit_time if numbers.cut_lsn else None]

@@ -200,7 +200,7 @@ class RunningNode:
                 except ObjectInUse:
                     raise  # another process has taken the node over meanwhile
                 except PenstockError as error:
-                    # The workers go on; they only hear of changes late.
+                    # The workers continue; they only notice changes late.
                     log.warning("could not look at the subscriptions: %s", error.message)
                     self._stopping.wait(_REPORT_INTERVAL)
         except BaseException as error:
@@ -335,7 +335,7 @@ class RunningNode:
         try:
             self._catalog.set_state(rel, state, lsn)
         except UndefinedObject as gone:
-            # REFRESH has removed the table meanwhile; the worker hears of it, and looks again.
+            # REFRESH has removed the table meanwhile; the worker notices that, and looks again.
             log.info("%s", gone.message)
 
     def _park(self, rel: SubscriptionRel, error: BaseException) -> None:
@@ -354,11 +354,11 @@ class RunningNode:
         self._reports.write(self._launcher.told_of)
 
 
-# ``schema_change = follow``: a table that cannot follow a change by itself is copied again, as by
-# the statement that a user would run. That is REFRESH TABLE, or REFRESH PUBLICATION if the name at
-# the publisher now means another relation, or none. The copy has everything that is committed by
-# then; later changes follow. Each try is recorded with the copy: a node that is killed before that
-# meets the change again.
+# ``schema_change = follow``: a table that cannot follow a change by itself is copied again, by the
+# statement that a user would run. That is REFRESH TABLE, or REFRESH PUBLICATION if the name at the
+# publisher now means another relation, or none. The copy has everything committed until then; later
+# changes follow. Each try is recorded with the copy: a node that is killed before that finds the
+# change again.
 
 
 def follow_change(

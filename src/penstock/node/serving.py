@@ -1,6 +1,6 @@
 """The publishing half of a node: its port, and the services that its sessions share.
 
-``reload`` applies parameters that were read again.
+``reload`` applies parameters after they were read again.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class ServingNode:
         return self._live.now
 
     def reload(self) -> None:
-        """Read the parameters again. If it raises PenstockError nothing has changed."""
+        """Read the parameters again. If this raises PenstockError, nothing has changed."""
         with self._reloading:
             self._live.reload()
             now, tls = self._parameters, self._options.tls

@@ -1,8 +1,8 @@
-"""Commands from the port: ``backend``, ``commands`` and ``walreceiver`` joined.
+"""Commands from the port: this file joins ``backend``, ``commands`` and ``walreceiver``.
 
-In: a parsed statement and the role that sent it. Out: its command tag and notices; sessions on a
-publisher, as ``commands.PublisherFactory`` declares them. The effects of a statement are left to
-``commands``.
+A parsed statement comes in with the role that sent it; its command tag and notices go out.
+``commands`` executes the statement. Sessions on a publisher are made here, as
+``commands.PublisherFactory`` declares.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class SessionCommands:
     ) -> CommandOutcome:
         """Execute a statement. ``check`` raises when it has to end. Raises PenstockError."""
         connect = partial(connect_publisher, check=check)
-        # Earlier commits must have their places in the log before the statement changes anything.
+        # Earlier commits must be in the log before the statement changes anything.
         self._sequencer.step()
         result = execute(statement, self._catalog, connect, self._scope(role))
-        # Tables that the statement has made known are followed from here on.
+        # Tables that the statement has registered are followed from here on.
         self._sequencer.step(discover=True)
         return CommandOutcome(result.tag, result.notices)
 

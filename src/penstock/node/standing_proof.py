@@ -1,12 +1,12 @@
-"""The standing proof: tables are compared with their publishers' in the background, for ever.
+"""The standing proof: a thread compares tables with their publishers' in the background, for ever.
 
-In: subscriptions with ``verify_interval``. Out: rows of ``_penstock/verifications``, the progress
-of each table (``TableVerification``), and the error of a table that differs. A round compares some
-ranges of tables at one LSN, as ``penstock verify`` does (``verify``). Its snapshot at the publisher
-lives only while some megabytes are read, and the pause after it keeps the pace that
-``verify_rate`` allows. New tables come first, then those whose last range was compared longest ago.
+Subscriptions with ``verify_interval`` take part. A round compares some ranges of tables at one LSN,
+as ``penstock verify`` does (``verify``). It adds rows to ``_penstock/verifications`` and saves each
+table's progress (``TableVerification``). Its snapshot at the publisher lives only while some
+megabytes are read, and the pause after it keeps the pace that ``verify_rate`` allows. New tables
+come first, then those whose last comparison is the oldest.
 
-A difference is checked a second time, at another LSN. One that stays is an error of the table,
+A difference is checked a second time, at another LSN. If it stays, it is an error of the table,
 which is handled as ``on_table_error`` says.
 """
 
@@ -141,8 +141,8 @@ class StandingProof:
                 log.warning("could not compare tables in the background: %s", error)
 
     def _forget_what_a_crash_left(self) -> None:
-        """Remove cut requests and progress that a crash has left. The workers would otherwise wait
-        at a cut that nobody comes for."""
+        """Remove cut requests and progress that a crash has left. Otherwise the workers would wait
+        at a cut that no round will use."""
         for subscription in self._catalog.subscriptions():
             left = {request.id for request in self._catalog.cut_requests(subscription.oid)}
             if _request(subscription) in left:
@@ -267,7 +267,7 @@ class _Round:
                 if rel.table_name in infos and self._bytes < RANGE_BYTES:
                     info, state = infos[rel.table_name], states.get(rel.sync_id)
                     if state is not None and not _goes_on(state, info):
-                        # The key has changed, so the rest of the pass is unknown: begin anew.
+                        # The key has changed, so the rest of the pass is unknown: begin again.
                         states[rel.sync_id] = state = replace(state, began=None, next_key=None)
                     low = None if state is None else state.next_key
                     self._ranges[rel.table_name] = _range(publisher, info, low)
@@ -282,7 +282,7 @@ class _Round:
         failpoint(INSIDE_VERIFICATION)
         found = {table.name: table for table in first.tables}
         compared = [(rel, found[rel.qualified_name]) for rel in due if rel.qualified_name in found]
-        # Tables that have to be checked again come last: an error then costs no other's result.
+        # Tables to be checked again come last: an error then costs no other's result.
         self._pace.turns.update((rel.sync_id, time.monotonic()) for rel, _ in compared)
         for rel, table in sorted(compared, key=lambda each: each[1].result == DIFFERENT):
             if table.result is None:
@@ -332,7 +332,7 @@ class _Round:
         partial = int(table.result == PARTIAL or bool(state.began is not None and state.partial))
         state = replace(state, began=state.began or began, lsn=lsn, partial=partial)
         if table.result == DIFFERENT:
-            # Unless somebody mends it, it is found again an interval later at the latest.
+            # Unless it is repaired, it is found again an interval later at the latest.
             ended = replace(state, began=None, next_key=None, checked=began, result=DIFFERENT)
             if self._proof.save(ended):
                 self._proof.refuse(self._subscription, rel, _difference(table, lsn))

@@ -1,7 +1,7 @@
 """The state of every subscription of a node, for ``penstock status`` and the library.
 
-In: rows of the catalog, the numbers that a running node has written there, and answers of
-publishers if no node asks them. Out: frozen values that are true now, and one JSON form of them;
+It is read from the catalog, with the numbers that a running node has written there. If no node asks
+the publishers, this file does. The result is frozen values that are true now, and their JSON form;
 unknown values are None.
 """
 
@@ -42,7 +42,7 @@ class TableStatus(TableStatistics):
     """One table with its numbers. ``state``: i, d, f, s, r as in pg_subscription_rel, p: parked;
     ``lsn``: its srsublsn.
 
-    ``error``: why it is parked, or why its copy, which is retried, has failed last.
+    ``error``: the reason why it is parked, or the last error of its copy, which is retried.
     ``verify_result``: the result of the last comparison in the background; ``verified_seconds``:
     seconds since the start of the last one that found the whole table equal.
     """
@@ -72,13 +72,13 @@ class SubscriptionStatus(SubscriptionStatistics):
     """One subscription with its numbers, as true now. ``state``: the worker's activity, or
     disabled, stopped, not running.
 
-    ``lag_bytes``: bytes from the last cut to the publisher's position. ``lag_seconds``: seconds by
-    which readers are behind at most; 0 while it streams and nothing waits, else the time since a
-    cut last was known to have everything. ``cut_age_seconds``: seconds since the last cut was
-    written, even if there was nothing to write since. ``publisher_age_seconds``: seconds since the
-    publisher was last heard. ``retained_wal_bytes``: WAL that the slot keeps on the publisher;
-    ``wal_status``: whether it still has all of it, as in pg_replication_slots, or ``missing``.
-    ``counts``: those of pg_stat_subscription_stats.
+    ``lag_bytes``: bytes from the last cut to the publisher's position. ``lag_seconds``: upper limit
+    of the seconds by which readers are behind; 0 while it streams and nothing waits, else the time
+    since a cut last was known to be complete. ``cut_age_seconds``: seconds since the last cut was
+    written, even if no change has come since. ``publisher_age_seconds``: seconds since the
+    publisher last sent anything. ``retained_wal_bytes``: WAL that the slot keeps on the publisher;
+    ``wal_status``: as in pg_replication_slots, or ``missing``. ``counts``: those of
+    pg_stat_subscription_stats.
     """
 
     name: str
@@ -120,12 +120,12 @@ class SubscriptionStatus(SubscriptionStatistics):
 
     @property
     def slot_gone(self) -> bool | None:
-        """Tell whether the slot is lost or missing; None if the publisher has not told lately."""
+        """Tell whether the slot is lost or missing; None without a recent answer."""
         return None if self.wal_status is None else self.wal_status in SLOT_GONE
 
     @property
     def needs_a_person(self) -> bool:
-        """Tell whether it, or one of its tables, does not go on by itself."""
+        """Tell whether it, or one of its tables, needs somebody before it continues."""
         return self.stopped or self.tables_parked > 0 or bool(self.slot_gone)
 
 
@@ -143,8 +143,8 @@ SLOT_GONE: Final = (LOST, MISSING)
 
 
 def health(subscriptions: Iterable[SubscriptionStatus], *, running: bool) -> Health:
-    """Return the worst health of all subscriptions that are enabled, or were until an error. Errors
-    that no retry heals come first."""
+    """Return the worst health of all subscriptions that are enabled, or that an error has disabled.
+    Errors that no retry heals are the worst."""
     enabled = [s for s in subscriptions if s.enabled or s.stopped]
     if any(s.needs_a_person for s in enabled):
         return Health.NEEDS_A_PERSON
@@ -312,9 +312,9 @@ _STEP: Final = 1.0
 @dataclass(frozen=True, slots=True)
 class CatchupState:
     """The progress of a subscription. ``position``: the publisher's position at the start; ``cut``:
-    the last cut's, if there is one.
+    the last cut's position, or None.
 
-    ``waiting``: tables that are in no cut yet; ``parked``: tables that an error keeps out of them.
+    ``waiting``: tables that are in no cut yet; ``parked``: tables that an error keeps out of cuts.
     """
 
     subscription: str
@@ -350,7 +350,7 @@ def catchup_state(status: SubscriptionStatus, position: Lsn, cut: Cut | None) ->
 
 
 class FollowingNode(Protocol):
-    """The part of ``Node`` that is used here."""
+    """The part of ``Node`` that this file uses."""
 
     def wait_for(
         self, lsn: Lsn | str, *, subscription: str | None = None, timeout: float = 60.0
@@ -408,7 +408,7 @@ def all_ready(statuses: Iterable[SubscriptionStatus], name: str) -> bool:
 
 
 def check_not_stopped(statuses: Iterable[SubscriptionStatus], name: str) -> None:
-    """Raise the error that has stopped a subscription, if any: it will not get any further."""
+    """Raise the error that has stopped a subscription, if any: it will make no progress."""
     for status in statuses:
         if status.name == name and status.stopped:
             raise PenstockError(

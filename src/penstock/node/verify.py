@@ -1,18 +1,18 @@
 """``Node.verify``: compare each table of a subscription with the publisher's, at one LSN.
 
-In: a subscription that a running node follows. Out: for each table the counts of rows of both
-sides, and the differences. Four steps bring both sides to the same moment:
+A running node must follow the subscription. The result has, for each table, the counts of rows on
+both sides and the differences. Four steps bring both sides to the same moment:
 
-1. the worker is asked to go no further than the publisher's present position
+1. ask the worker to go no further than the publisher's present position
    (``subscription.cut_requests``);
-2. a temporary slot gives a snapshot of the publisher, and the LSN that it shows;
-3. the worker is asked for a cut there, and waits behind it;
-4. the newest versions of the tables are noted, and the worker goes on.
+2. make a temporary slot, which gives a snapshot of the publisher and its LSN;
+3. ask the worker for a cut at this LSN, behind which it waits;
+4. note the newest versions of the tables, and let the worker continue.
 
-Rows are compared afterwards, at that snapshot and those versions, while both sides are written. We
-take the newest versions, not those of the cut: if somebody else has written to a table since, that
-is damage which the next cut will have. A table should hold what its initial copy would bring:
-columns, row filters and partitions are those of the publications (``walreceiver.table_info``).
+Rows are compared afterwards, at that snapshot and those versions, while both sides are written. The
+newest versions are taken, not the cut's: if somebody else has written to a table since, the next
+cut will have that damage. A table should hold what its initial copy would bring. Its columns, row
+filters and partitions are therefore the publications' (``walreceiver.table_info``).
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ from penstock.walreceiver.snapshot_holder import SnapshotHolder
 from penstock.walreceiver.table_info import RemoteTable
 from penstock.walreceiver.table_locks import LockMessages, TableLocks
 
-# Results of a comparison with the publisher (``verify``), and their one JSON form. Showing them
-# is left to ``cli.verify``.
+# Results of a comparison with the publisher (``verify``), and their one JSON form. ``cli.verify``
+# shows them.
 
 EQUAL: Final = "equal"
 PARTIAL: Final = "partial"
@@ -77,9 +77,9 @@ DIFFERENT: Final = "different"
 @dataclass(frozen=True, slots=True)
 class VerifiedTable:
     """The result for one table. ``reason``: why it was not compared, None if it was. ``lacking``:
-    published columns that the node's table does not have (yet), or that were left out for another
-    reason. ``by_design``: differences that arise because the publications leave out operations were
-    dropped."""
+    published columns that the node's table lacks, or that were left out for another reason.
+    ``by_design``: differences were dropped that arise because the publications leave out
+    operations."""
 
     name: str
     reason: str | None = None
@@ -225,13 +225,13 @@ Ranges = Mapping[TableName, KeyRange | None]
 
 @dataclass(frozen=True, slots=True)
 class InBackground:
-    """The differences of a comparison in the background, where nobody waits for the answer.
+    """The settings of a comparison in the background, where nobody waits for the answer.
 
     ``choose``: selects tables and ranges of rows among the tables that can be compared.
-    ``request``: the id of the cut request, so that one that a crash has left can be found.
-    ``slot_s``: seconds within which the publisher must make the slot. Columns that are known to
-    lack values are left out, and so are differences that arise because publications leave out
-    operations."""
+    ``request``: the cut request's id, by which a request left by a crash is found. ``slot_s``:
+    seconds within which the publisher must make the slot. Columns that are known to lack values are
+    left out, and so are differences that arise because publications leave out operations.
+    """
 
     choose: Callable[[Publisher, Mapping[TableName, RemoteTable]], Ranges]
     request: str
