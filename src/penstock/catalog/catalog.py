@@ -455,8 +455,8 @@ def _record_of(error: BaseException) -> RecordedError:
 
 
 # The lock that lets only one node run on a state store in PostgreSQL: an advisory lock, held by a
-# session. It ends with the process, however that dies, and with the server, after which ``keep``
-# takes it again. ``penstock.node.claims`` also locks the node's folder, which is enough for SQLite.
+# session. It ends when the process dies. It also ends with the server; ``keep`` then takes it
+# again. ``penstock.node.claims`` also locks the node's folder, which is enough for SQLite.
 
 _TRY: Final = text("SELECT pg_try_advisory_lock(:key)")
 _HOLDER: Final = text(

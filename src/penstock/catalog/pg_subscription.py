@@ -438,10 +438,10 @@ class PgSubscription(TableAccess):
         return _DROPPED.all(self.connection)
 
 
-# Positions at which somebody wants a cut: ``penstock verify`` asks a running worker for them. While
-# a row exists the subscription's worker makes no batch that reaches beyond its position, and makes
-# a cut there. Whoever asked removes the row; a worker removes a row that has held it up for too
-# long, as the asker may have been killed. PostgreSQL has nothing like it: there a snapshot reads a
+# Requests for cuts at given positions: ``penstock verify`` asks a running worker for them. While a
+# row exists the subscription's worker makes no batch that reaches beyond its position, and makes a
+# cut there. The requester removes the row. A worker removes a row that has held it up for too long,
+# as the requester may have been killed. PostgreSQL needs no such requests: there a snapshot reads a
 # table at any position.
 
 

@@ -163,7 +163,7 @@ class PgSubscriptionRel(TableAccess):
             rel = SubscriptionRel(subid, *name, state, None, str(uuid.uuid4()), oids.get(name))
             relid, table_id = former.get(name, (None, None))
             if state is not SubscriptionRelState.INIT:
-                # Nothing is copied: the rows here stay, whichever relation has the name now.
+                # Nothing is copied: the rows here stay, even if another relation has the name now.
                 rel = replace(rel, returned=name in former)
             elif relid is not None and relid == rel.relid:
                 rel = replace(rel, table_id=table_id, returned=True)

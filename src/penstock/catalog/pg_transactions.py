@@ -174,8 +174,8 @@ _END: Final = select(func.max(_TRANSACTION.c.end_lsn))
 _READ: Final = tuple(c for c in _TRANSACTION.c if c.name not in _LONG)
 
 
-# The place that each table's commits have reached in the log. Finding later commits is left to the
-# sequencer (walsender).
+# The place that each table's commits have reached in the log. The sequencer (walsender) finds later
+# commits.
 
 _SEQUENCED: Final = Table(
     "penstock_sequenced",

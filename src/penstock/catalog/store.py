@@ -33,8 +33,8 @@ from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
 from penstock.errors import ConfigurationError, DuplicateObject, PenstockError, StorageError
 
-# Databases that hold state: SQLite files shared by several processes, or any other by its URL. The
-# tables are left to ``store`` and ``pg_stat_subscription``.
+# Databases that hold state: SQLite files shared by several processes, or any other database by its
+# URL. ``store`` and ``pg_stat_subscription`` make the tables.
 
 BUSY_TIMEOUT_S: Final = 30.0
 """Seconds for which a process waits for another one's transaction."""

@@ -1,9 +1,8 @@
-"""PostgreSQL's system catalogs of this node, answered by DuckDB.
+"""PostgreSQL's system catalogs of this node, queried with DuckDB.
 
-In: a ``CatalogSnapshot`` (the contents of the node's catalogs) and ``SessionFacts`` (the session
-that asks, and its version). Out: ``CatalogDatabase``, which describes and runs one SELECT at a
-time. ``node_catalogs`` fills the snapshot; ``reads_catalog_only`` tells which statements belong
-here.
+``CatalogDatabase`` describes and runs one SELECT at a time. It reads a ``CatalogSnapshot`` (the
+contents of the node's catalogs, which ``node_catalogs`` collects) and ``SessionFacts`` (the session
+that asks, and its version). ``reads_catalog_only`` tells which statements belong here.
 """
 
 from penstock.pg_catalog.database import CatalogDatabase, reads_catalog_only

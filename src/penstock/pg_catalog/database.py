@@ -1,7 +1,7 @@
 """Answers to catalog queries: one SELECT to fields and rows.
 
-DuckDB does the work in memory, with one thread, without access to files; a catalog is filled when a
-query first reads it. ``reads_catalog_only`` tells which statements are catalog queries.
+DuckDB runs it in memory, with one thread, without access to files; a catalog is filled when a query
+first reads it. ``reads_catalog_only`` tells which statements are catalog queries.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class CatalogDatabase:
 
     ``more``: functions that the node adds, by name (pg_drop_replication_slot ...);
     ``more_in_from``: those of them that return rows. ``connections``: the pool of DuckDB's.
-    ``open_rows``: for functions in FROM that have no query, what begins their rows, by name.
+    ``open_rows``: functions in FROM without a query; by name, the callable that begins their rows.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class CatalogDatabase:
         """Return the parameters and fields of a SELECT, without running it. Raises PostgreSQL's
         errors.
 
-        ``said``: oids of the parameters' types that the client has given, 0 for the others.
+        ``said``: oids of the parameters' types as the client has specified them, 0 for the others.
         """
         translation = self._translate(query, said)
         return Description(translation.parameters, field_descriptions(translation.columns))
@@ -264,8 +264,8 @@ class CatalogDatabase:
         """Return the fields and rows of a SELECT. ``parameters``: in text format. Raises
         PostgreSQL's errors.
 
-        If a function in FROM streams rows, the result is computed as it is read, and errors come
-        then; the caller closes the database after that.
+        If a function in FROM streams rows, the result is computed while it is read. Errors are
+        raised then, and the caller closes the database afterwards.
         """
         translation = self._translate(query, said)
         if len(parameters) != len(translation.parameters):
@@ -460,8 +460,8 @@ def _held_name(function: str) -> str:
 
 
 def _callable(function: PythonFunction, count: int, errors: list[Exception]) -> Callable[..., Any]:
-    """Return the function with as many parameters as DuckDB must see; an error of it is kept in
-    ``errors``."""
+    """Return the function with the number of parameters that DuckDB must see; its errors are kept
+    in ``errors``."""
 
     def call(*cells: Any) -> Any:
         if function.strict and (not cells or cells[0] is None):
@@ -686,7 +686,7 @@ def translate(
 ) -> Translation:
     """Translate one SELECT. Raises PostgreSQL's errors, and FeatureNotSupported.
 
-    ``said``: oids of the parameters' types that the client has given, 0 for the others.
+    ``said``: oids of the parameters' types as the client has specified them, 0 for the others.
     """
     parameters = {number: oid for number, oid in enumerate(said, 1) if oid}
 

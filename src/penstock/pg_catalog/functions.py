@@ -1,8 +1,8 @@
-"""Functions that look into the catalogs, for DuckDB to call.
+"""Functions that read the catalogs, for DuckDB to call.
 
-A function is called with every argument of its signature, NULL for those that were left out. Unless
-it is not strict, it returns NULL if its first argument is NULL. Errors are PenstockError, which the
-database hands on.
+A function is called with every argument of its signature, NULL for those that were left out. A
+strict function returns NULL if its first argument is NULL. Errors are PenstockError, which the
+database raises to its caller.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ from penstock.sqlstate import (
     UndefinedTable,
 )
 
-# Rows that functions in FROM return, read by the query that calls them. DuckDB hides an error
-# that is raised while it reads, so the reader keeps it for the caller. Rows that nobody reads are
-# not made.
+# Rows that functions in FROM return, made while the query reads them. DuckDB hides an error that is
+# raised while it reads, so the reader keeps the error for the caller.
 
 
 class RowStream(Protocol):
@@ -61,7 +60,7 @@ class RowStream(Protocol):
         """Yield the rows. Raises PenstockError."""
 
     def succeed(self) -> None:
-        """Note that the query has returned all of its rows: the rest of these counts as read."""
+        """Note that the query has returned all of its rows: the remaining ones count as read."""
 
     def close(self) -> None:
         """End the call, with or without success."""
@@ -421,7 +420,7 @@ class SessionFunctions:
         return True
 
     def pg_has_role(self, first: str, second: str, third: str | None) -> bool:
-        """Take (member, role, privilege) or (role, privilege); no role is a member of another."""
+        """Take (member, role, privilege) or (role, privilege). No role is a member of another."""
         member, name = (self._facts.user, first) if third is None else (first, second)
         found, role = role_named(self._snapshot, member), role_named(self._snapshot, name)
         return found is not None and (found.superuser or found == role)
@@ -647,7 +646,7 @@ class NameFunctions:
         raise UndefinedFunction(f'function "{text}" does not exist')
 
     def regprocout(self, oid: int) -> str:
-        """Print the oid of a function: the catalogs know the types' receive functions and
+        """Print the oid of a function: the catalogs have only the types' receive functions and
         array_in."""
         if oid in (0, ARRAY_INPUT):
             return "array_in" if oid else "-"
@@ -778,7 +777,7 @@ class RelationFunctions(NameFunctions):
 
     def pg_size_pretty(self, size: int) -> str:
         """Print a size (dbsize.c): halves are rounded away from zero, and a unit is used from 10 of
-        it on."""
+        it up."""
         if abs(size) < _LIMIT:
             return f"{size} bytes"
         unit, value = 0, abs(size) >> 9  # keeps one bit for rounding

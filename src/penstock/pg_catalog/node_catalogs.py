@@ -93,7 +93,7 @@ class TableColumns:
         return own
 
     def of(self, table: LakeTable) -> CatalogTable:
-        """Return the table with its columns. An error that is the table's own is not raised."""
+        """Return the table with its columns. An error of this table alone is not raised."""
         with self._lock:
             known = self._known.get(table.oid)
         found = _NONE if known is None else known[1]
@@ -162,7 +162,7 @@ class StatisticsFunctions:
         }
 
     def _have(self, kind: str, database: int | None, subid: int | None) -> bool | None:
-        """Tell whether there are statistics of an object; a node has them of subscriptions only."""
+        """Tell whether there are statistics of an object. A node has them of subscriptions only."""
         if database is None or subid is None:
             return None
         name = kind.lower()
@@ -224,14 +224,14 @@ class SequenceFunctions:
         return value
 
     def currval(self, oid: int) -> int:
-        """Return the value that this session got last of the sequence. Raises PenstockError (42P01,
-        42501, 42809, 55000)."""
+        """Return the sequence's last value in this session. Raises PenstockError (42P01, 42501,
+        42809, 55000)."""
         self._check(oid)
         return self._values.current(oid, self._facts.sequences)
 
     def lastval(self) -> int:
-        """Return the value that this session got last of any sequence. Raises
-        NotInPrerequisiteState (55000)."""
+        """Return this session's last value of any sequence. Raises NotInPrerequisiteState
+        (55000)."""
         return self._values.last(self._facts.sequences)
 
     def setval(self, oid: int, value: int | None, is_called: bool | None) -> int | None:
@@ -378,7 +378,7 @@ class SignalFunctions:
         return False
 
     def _reload_conf(self) -> bool:
-        """Have the parameters read again. Like in PostgreSQL without a GRANT, only superusers may
+        """Have the parameters read again. As in PostgreSQL without a GRANT, only superusers may
         call it."""
         if not self._facts.superuser:
             raise InsufficientPrivilege(f"permission denied for function {_RELOAD}")
@@ -679,7 +679,7 @@ def _closing(database: CatalogDatabase, rows: Iterable[Cells]) -> Iterator[Cells
 def _condition(
     trouble: Trouble | None, unpublishable: str | None, facts: SessionFacts
 ) -> dict[str, object]:
-    """Return the state of a table. A reason names files, so only superusers see it."""
+    """Return the state of a table. Only superusers see the reason, because it names files."""
     if trouble is not None:
         return {
             "state": "unreadable",
@@ -718,8 +718,7 @@ def _slot(state: SlotState, database: str) -> Mapping[str, object]:
 
 # Rows of the views about sessions (pgstatfuncs.c, walsender.c).
 #
-# Everybody sees that a session exists and whose it is; only its own role and superusers see what it
-# does.
+# Everybody sees that a session exists and its role; only that role and superusers see its activity.
 
 _TYPED_SINCE: Final = 17
 _WORKER: Final = "logical replication worker"
@@ -762,8 +761,8 @@ def stat_replication(
     sync: Mapping[int, SyncState],
 ) -> list[Row]:
     """Return the rows of pg_stat_replication. Everybody sees pid, user and application; superusers
-    see the rest, and that user sees a part of it. ``sync``: states of the streams that commits may
-    wait for, by pid."""
+    see the rest, and the stream's own user sees a part of it. ``sync``: states of the streams for
+    which commits may wait, by pid."""
     return [
         {
             "pid": sender.pid,

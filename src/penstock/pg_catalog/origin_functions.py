@@ -1,10 +1,8 @@
-"""Replication origins by SQL functions (origin.c): how far subscriptions are, and where they go on.
+"""Replication origins by SQL functions (origin.c): read and set the positions of subscriptions.
 
-In: the catalog, the cuts, the running workers, the session that asks. Out: functions for
-``pg_catalog``, alone and in FROM; their effects last even if the query fails. A node's origins are
-those of its subscriptions, ``pg_<oid>``; sessions have none. The position to which an origin was
-advanced is kept in the catalog until the worker's next session makes it a cut
-(``subscription.origin``).
+A node's origins are those of its subscriptions, ``pg_<oid>``; sessions have none. The functions'
+effects last even if the query fails. The position to which an origin was advanced is kept in the
+catalog until the worker's next session makes it a cut (``subscription.origin``).
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _FAMILY: Final = "pg_replication_origin_"
 _RESERVED: Final = ("any", "none")
 _SUBSCRIPTIONS_ONLY: Final = "A node's origins are those of its subscriptions."
 
-# name: (arguments, returns); the names are without the beginning that all share
+# name: (arguments, returns); the names lack the prefix that all share
 _SIGNATURES: Final = {
     "create": (("text",), "oid"),
     "drop": (("text",), "void"),
@@ -192,8 +190,7 @@ class OriginFunctions:
             raise _enabled(subscription)
 
     def _worker(self, subscription: Subscription) -> int | None:
-        """Return the pid of its worker, or of the other process that runs it, if that has reported
-        one."""
+        """Return the pid of its worker, or the reported pid of the other process that runs it."""
         for session in self._sessions.all():
             applies = session.backend_type is BackendType.APPLY
             if applies and session.subscription == subscription.oid:

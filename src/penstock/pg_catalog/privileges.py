@@ -1,7 +1,7 @@
 """Rights of roles on tables (acl.c): owners may do everything, others SELECT if it was granted.
 
-In: a snapshot. Out: pg_class.relacl and the answers of has_table_privilege; the catalogs that not
-everybody may read. ``penstock.commands`` refuses what is not allowed.
+This file computes pg_class.relacl and the answers of has_table_privilege from a snapshot, and lists
+the catalogs that not everybody may read. ``penstock.commands`` refuses statements without a right.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def has_privilege(
 
 
 def _wanted(privilege: str, version: int) -> set[str]:
-    """Return the privileges that are named (convert_any_priv_string)."""
+    """Return the named privileges (convert_any_priv_string)."""
     wanted = {word.strip().upper() for word in privilege.split(",")}
     known = _OF_TABLES | ({"MAINTAIN"} if version >= _MAINTAIN_SINCE else set())
     for word in (each.strip() for each in privilege.split(",")):
@@ -101,8 +101,8 @@ def _wanted(privilege: str, version: int) -> set[str]:
 
 
 def role_named(snapshot: CatalogSnapshot, name: str) -> Role | None:
-    """Find a role by name or oid. Return None for one that may only do what everybody may, such as
-    the role of a session whose role is gone."""
+    """Find a role by name or oid. Return None for one that only has everybody's rights, such as the
+    role of a session whose role is gone."""
     if not name:
         return None
     for role in snapshot.all_roles:

@@ -1,7 +1,6 @@
 """Rows of pg_class and of the catalogs around it.
 
-In: a snapshot. Out: rows by column name; a column that is left out is 0, false, '' or NULL by its
-type.
+They are made from a snapshot, by column name. A missing column is 0, false, '' or NULL by its type.
 """
 
 from __future__ import annotations
@@ -390,7 +389,7 @@ def with_sequences(snapshot: CatalogSnapshot) -> CatalogSnapshot:
 
 
 def owners(snapshot: CatalogSnapshot) -> Iterator[tuple[Sequence, CatalogTable]]:
-    """Yield sequences with the tables that they belong to."""
+    """Yield sequences with the tables to which they belong."""
     for sequence in snapshot.sequences:
         table = snapshot.table_by_oid.get(sequence.table)
         if table is not None:

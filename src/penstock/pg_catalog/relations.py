@@ -1,7 +1,7 @@
-"""Derived objects of lake tables: schemas' oids, indexes and constraints that stand for keys.
+"""Objects derived from lake tables: schemas' oids, indexes and constraints that stand for keys.
 
-In: a snapshot. Out: values that the catalogs' rows are made of. A lake table has no index. If
-PostgreSQL's catalogs need one (primary key, replica identity), one is shown with an oid of its own.
+The catalogs' rows are made of them. A lake table has no index. Where PostgreSQL's catalogs need one
+(primary key, replica identity), one is shown with an oid of its own.
 """
 
 from __future__ import annotations

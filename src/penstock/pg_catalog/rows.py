@@ -1,7 +1,7 @@
 """Columns and rows of every catalog, for DuckDB.
 
-In: a catalog's name. Out: an Arrow table with the columns of the reported version. A catalog
-without a builder is empty, as it would be in a database without such objects.
+A catalog is an Arrow table with the columns of the reported version. A catalog without a builder is
+empty, as it would be in a database without such objects.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def view_text(schema: str, name: str) -> str | None:
 
 
 def is_internal(table: str) -> bool:
-    """Tell whether a table is one that functions read and no query may name."""
+    """Tell whether functions read a table that no query may name."""
     return table in _PENSTOCK
 
 
@@ -229,15 +229,15 @@ def _without_secrets(conninfo: str) -> str:
 
 
 def _stream(subscription: Subscription, version: int) -> object:
-    """Return substream: a flag until PostgreSQL 15, then a letter (LOGICALREP_STREAM_OFF and so
-    on)."""
+    """Return substream: a flag until PostgreSQL 15, then a letter (LOGICALREP_STREAM_OFF and
+    others)."""
     streaming = subscription.streaming
     return _STREAM[streaming] if version >= 16 else streaming != "off"
 
 
 def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Yield the tables of subscriptions; those that the copy has yet to make have an oid for the
-    time being."""
+    """Yield the tables of subscriptions. Tables that the copy has yet to make have a provisional
+    oid."""
     oids = relation_oids(snapshot)
     for row in snapshot.subscription_rels:
         yield {
@@ -251,7 +251,7 @@ def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
 # Tables of a publication, with their columns and row filters, as a server of a version shows them.
 #
 # ``publication`` decides which tables are in it; this section adds the columns' numbers, and leaves
-# out what older versions do not have. Filters are passed on as text. A query that joins several
+# out columns that older versions lack. Filters are passed on as text. A query that joins several
 # publications combines them.
 
 _FILTERS_SINCE = 15

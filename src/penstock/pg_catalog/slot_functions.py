@@ -1,4 +1,4 @@
-"""Slots by SQL functions (slotfuncs.c), by which a user at psql makes, reads, moves and drops them.
+"""Slots by SQL functions (slotfuncs.c): a user makes, reads, moves and drops them with SELECT.
 
 Their effects last even if the query fails.
 """

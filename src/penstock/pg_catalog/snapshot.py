@@ -1,6 +1,6 @@
 """The contents of the node's catalogs at one moment, and the session that asks, as values.
 
-Nothing is looked up here.
+This file looks nothing up.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ pg_authid.dat)."""
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A lake table with its columns; the default of a serial column is ``nextval(oid)``.
-
-    ``size``: bytes of its data files, if known. ``unpublishable``: None, or the reason why it is
-    only in publications that name it.
+    """A lake table with its columns; the default of a serial column is ``nextval(oid)``. ``size``:
+    bytes of its data files, if known. ``unpublishable``: the reason why only publications that name
+    it have it, or None.
     """
 
     lake: LakeTable
@@ -100,11 +99,11 @@ the default. Raises PenstockError for a value that cannot be set."""
 class SessionFacts:
     """The session that asks. ``version``: the reported major version. ``settings``: current values
     by lower-case name; ``set_config``: changes them, None if nothing is kept. ``user``: "" if the
-    role is gone. ``warn``: warns the client. ``cancelled``: tells whether the query has to end.
+    role is gone. ``warn``: warns the client. ``cancelled``: tells whether the query must end.
     ``read_only``: the query may change nothing. ``wrote``: called if the query commits something.
-    ``emit``: takes prefix and content of a message that goes with the query's transaction block,
+    ``emit``: takes prefix and content of a message that belongs to the query's transaction block,
     None outside of one. ``sequences``: the values that the session has taken. ``started``: the
-    begin of its transaction, in UTC; ``statement_started``: the begin of its statement."""
+    start of its transaction, in UTC; ``statement_started``: the start of its statement."""
 
     user: str
     database: str

@@ -1,8 +1,8 @@
 """Rows of the views about subscriptions (pg_stat_subscription, pgstat_subscription.c).
 
-A subscription without a worker has a row without numbers; one that copies tables has another row
-for each of them. Two more views show what a server does not have: pg_stat_lake_subscription and
-pg_stat_lake_subscription_rel.
+A subscription without a worker has a row without numbers. While it copies tables, it has another
+row for each of them. Two more views show facts that a server does not have:
+pg_stat_lake_subscription and pg_stat_lake_subscription_rel.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def replication_origins(subscriptions: Iterable[Subscription]) -> list[Row]:
 def replication_origin_status(
     subscriptions: Iterable[Subscription], numbers: Numbers, local_lsn: Lsn
 ) -> list[Row]:
-    """Return the rows of pg_replication_origin_status: the last reported cut, or the position that
-    the origin was advanced to if that is greater. ``local_lsn``: the node's."""
+    """Return the rows of pg_replication_origin_status: the last reported cut, or the position to
+    which the origin was advanced if that is greater. ``local_lsn``: the node's."""
     return [
         {
             "local_id": subscription.origin_id,
@@ -172,8 +172,8 @@ def stat_lake_subscription(
     *,
     superuser: bool,
 ) -> list[Row]:
-    """Return what a subscription has beyond PostgreSQL's. Errors name rows and files, so only
-    superusers see them."""
+    """Return the rows of pg_stat_lake_subscription. Errors name rows and files, so only superusers
+    see them."""
     return [
         {
             "subid": subscription.oid,

@@ -1,8 +1,8 @@
 """Positions and transactions in the node's log by SQL functions (xlogfuncs.c, xid8funcs.c,
 committs.c).
 
-The log has no files: their names are those that a server with segments of 16 MB would give. A
-change gets its transaction ID when it is put into the log; a query has none.
+The log has no files: the functions return the names that a server with segments of 16 MB would use.
+A change gets its transaction ID when it is put into the log; a query has none.
 """
 
 from __future__ import annotations
@@ -186,10 +186,10 @@ def _refuse(name: str) -> Callable[[], None]:
 
 # pg_logical_emit_message (logicalfuncs.c): a record in the node's log, for those who subscribe.
 #
-# In a transaction block, a transactional message goes with the block; the function returns the end
-# of the log, as the message's own position is known only when the block is committed. Any other
-# message is durable when the function returns, whatever ``flush`` is, and stays even if the query
-# fails; outside of a block, a transactional message is a transaction of its own.
+# In a transaction block, a transactional message belongs to the block. The function then returns
+# the end of the log, as the message's own position is known only when the block is committed. Any
+# other message is durable when the function returns, whatever ``flush`` is, and stays even if the
+# query fails; outside of a block, a transactional message is a transaction of its own.
 
 _EMIT: Final = "pg_logical_emit_message"
 _FIRST: Final = ("bool", "text")

@@ -1,8 +1,8 @@
 """Command tags of statements that change something (utility.c, CreateCommandTag).
 
-In: a statement. Out: the tag that ``cannot execute ... in a read-only transaction`` names, or None
-for statements that a read-only transaction allows (ClassifyUtilityCommandAsReadOnly): queries, COPY
-TO, settings, ends of transactions, VACUUM.
+The error ``cannot execute ... in a read-only transaction`` names the tag. A statement that a
+read-only transaction allows (ClassifyUtilityCommandAsReadOnly) has none: queries, COPY TO,
+settings, ends of transactions, VACUUM.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PostgreSQL 18's operators, functions and casts (pg_proc.dat and its kin), with its types.
 
-In: the tables beside this file, read once, at the first look-up. Out: frozen rows by oid and by
-name. tools/dump_catalogs.py writes the tables from a real server.
+The tables beside this file are read once, at the first look-up, into frozen rows that are found by
+oid and by name. tools/dump_catalogs.py writes the tables from a real server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The node's enum types as rows of pg_type, for the statement that runs.
+"""The node's enum types as rows of pg_type, for the running statement.
 
-In: the enum types of the node's catalog. Out: types that ``type_cache`` knows, and positions of
-labels. The order of an enum's values is that of its labels, whatever their texts are.
+``type_cache`` gets the types from here, and the positions of labels are found here. The order of an
+enum's values is that of its labels, whatever their texts are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Types of the running statement, by oid and by name (typcache.c).
 
-In: the rows of types that the node has beside PostgreSQL's own, which ``enum_types`` sets when a
-statement begins. Out: all types by oid and by name. They hold for the thread, as a backend's caches
-do, so that the analysis of a statement need not hand them through every function.
+They are PostgreSQL's own and the node's, which ``enum_types`` sets when a statement begins. They
+are valid for the thread, like a backend's caches, so functions of the analysis need not pass them
+on.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""PostgreSQL's raw parse tree to the statements that Penstock has, one file for each group of them.
+"""PostgreSQL's raw parse tree to Penstock's statements, with one file for each group of them.
 
-In: texts, by way of ``libpg_query``. Out: frozen values. Every field of a node is read, or is
-refused by name.
+``libpg_query`` parses the text; the other files read its nodes into frozen values. Every field of a
+node is read, or is refused with an error that names it.
 """

@@ -1,8 +1,8 @@
 """Columns as CREATE and ALTER TABLE write them (parsenodes.h, ColumnDef, TypeName, Constraint).
 
-In: raw nodes. Out: frozen values. Types are names under which PostgreSQL's catalog knows them, with
-their modifiers as written; ``penstock.pgtypes.type_names`` looks them up. Clauses that a Delta
-table cannot keep (checks, storage) are refused by name (0A000).
+Types are names under which PostgreSQL's catalog knows them, with their modifiers as written;
+``penstock.pgtypes.type_names`` looks them up. Clauses that a Delta table cannot keep (checks,
+storage) are refused by name (0A000).
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ def _option(name: str, node: Json | None) -> SequenceOption:
 @dataclass(frozen=True, slots=True)
 class ColumnType:
     """A type as written. ``name``: without ``pg_catalog``; ``schema``: if one was written.
-
-    ``modifiers``: integers. ``array``: with brackets or ARRAY; PostgreSQL ignores their number and
-    their content.
+    ``modifiers``: integers. ``array``: the type has brackets or ARRAY; PostgreSQL ignores their
+    number and content.
     """
 
     name: str
@@ -95,7 +94,7 @@ class Generation:
 
 
 class ConstrType(Enum):
-    """Constraints of a column that have nothing but their kind, by PostgreSQL's names."""
+    """Constraints of a column that consist of their kind alone, by PostgreSQL's names."""
 
     NULL = "NULL"
     NOTNULL = "NOTNULL"

@@ -1,4 +1,4 @@
-"""COPY, and the queries that a subscriber copies a table with (parsenodes.h, CopyStmt).
+"""COPY, and the queries by which a subscriber copies a table (parsenodes.h, CopyStmt).
 
 Only COPY TO STDOUT is supported; COPY FROM, files and programs are refused by name (0A000).
 """
@@ -74,7 +74,8 @@ _COLUMN: Final = ColumnRef(("c",))
 
 
 class CopyForm(Enum):
-    """The form in which a column is asked for: its value, a cast to text, or the output text."""
+    """The form in which a query asks for a column: its value, a cast to text, or the output
+    text."""
 
     VALUE = "value"
     CAST = "cast"

@@ -1,8 +1,8 @@
-"""PostgreSQL 18's own grammar, by libpg_query. The only importer of postgast, which ships it.
+"""PostgreSQL 18's own grammar, by libpg_query. Only this file imports postgast, which ships it.
 
-In: the text of statements. Out: PostgreSQL's raw parse tree in its JSON form: dicts by the names of
-parsenodes.h, without fields that are zero, or PostgreSQL's syntax error. postgast's own functions
-give Protobuf, which we do not use: its readers end at 100 levels.
+It returns PostgreSQL's raw parse tree in its JSON form: dicts by the names of parsenodes.h, without
+fields that are zero; or it raises PostgreSQL's syntax error. postgast's own functions give
+Protobuf, which we do not use because its readers end at 100 levels.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Names of tables and roles, and options (gram.y: qualified_name, RoleSpec, definition).
 
-In: the fields of raw nodes, of any statement. Out: ``RangeVar``, ``RoleSpec``, ``DefElem``.
-``penstock.commands`` finds the tables and roles that they mean.
+They are read from the fields of raw nodes into ``RangeVar``, ``RoleSpec`` and ``DefElem``.
+``penstock.commands`` looks up the tables and roles.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Queries, changes of rows and their expressions as they were written (parsenodes.h).
 
-Frozen nodes with PostgreSQL's names, into which ``raw_statements`` reads the grammar's tree.
-Nothing is looked up: a name may or may not be a column, a literal has no type yet. The analysis
+``raw_statements`` reads the grammar's tree into these frozen nodes with PostgreSQL's names. Nothing
+is looked up: a name may or may not be a column, a literal has no type yet. The analysis
 (``penstock.sql.typed``) makes typed trees of them.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RangeVar:
-    """A table's name. ``only``: it was written with ONLY, so without its partitions."""
+    """A table's name. ``only``: the name was written with ONLY, which excludes partitions."""
 
     name: str
     schema: str | None = None

@@ -1,8 +1,8 @@
 """SQL text to statements (parser.c, raw_parser), by PostgreSQL 18's own grammar.
 
-In: text with one statement or several. Out: frozen statements in order. Commands that PostgreSQL
-has and Penstock does not raise FeatureNotSupported (0A000) by name; anything else is PostgreSQL's
-syntax error (42601).
+A text with one or several statements becomes frozen statements in order. Commands that PostgreSQL
+has and Penstock lacks raise FeatureNotSupported (0A000), which names them; anything else raises
+PostgreSQL's syntax error (42601).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _ENDS: Final = (Token.ASCII_40, Token.ASCII_59)
 
 @dataclass
 class Extensions:
-    """The forms of ours in a text.
+    """Our own forms in a text.
 
-    ``keys``: for each REPLICA IDENTITY NOTHING of the rewritten text, in order, the columns of
-    USING KEY that it stands for, or None. ``refreshed``: subscriptions, by the place where the
+    ``keys``: for each REPLICA IDENTITY NOTHING of the rewritten text, in order, the columns of the
+    USING KEY for which it stands, or None. ``refreshed``: subscriptions, by the place where the
     statement begins.
     """
 

@@ -1,7 +1,7 @@
 """Bounds of partitions (gram.y, PartitionBoundSpec; ruleutils.c, get_rule_expr of it).
 
-In: a raw node, or the text that the catalog keeps. Out: ``PartitionBound``, whose ``str`` is that
-text. Routing rows to partitions is left to the caller.
+A ``PartitionBound`` is read from a raw node, or from the text that the catalog keeps; its ``str``
+is that text. The caller routes rows to partitions.
 """
 
 from __future__ import annotations

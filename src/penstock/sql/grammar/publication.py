@@ -1,7 +1,6 @@
 """Statements about publications (parsenodes.h, CreatePublicationStmt and its neighbours).
 
-In: raw nodes. Out: frozen values. A row filter is kept as its source text; the row filter compiler
-reads it.
+A row filter is kept as its source text, which the row filter compiler reads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A node of the raw parse tree, of which everything is consumed or refused.
+"""A node of the raw parse tree; every field of it is read or refused.
 
-In: the JSON of a node. Out: its fields, one by one. A field that nobody asked for is a clause that
+Readers take the fields of the node's JSON one by one. A field that nobody has read is a clause that
 would be lost, so ``done`` refuses it by name. Places in the text have no meaning and are ignored.
 """
 

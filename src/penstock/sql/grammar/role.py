@@ -1,7 +1,7 @@
 """Statements about roles and their privileges (parsenodes.h, CreateRoleStmt, GrantStmt).
 
-In: raw nodes. Out: frozen values, of which none shows a password in its repr (law 9). The only
-privilege is SELECT on tables; all others are refused by name (0A000).
+No statement shows a password in its repr (law 9). The only privilege is SELECT on tables; all
+others are refused by name (0A000).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Statements about a session and its transactions (parsenodes.h, VariableSetStmt and others).
 
-In: raw nodes. Out: frozen values. The session knows the parameters, their allowed values, and the
-statements that a transaction block allows.
+The session knows the parameters and their allowed values, and which statements a transaction block
+allows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The text of statements, and pieces of it as they were written (scan.l).
 
-In: a text that PostgreSQL's scanner has cut, and places that nodes of its parse tree bear. Out: the
-text of queries and expressions, which is kept, and the scanner's notices about names.
+PostgreSQL's scanner cuts the text, and nodes of the parse tree give places in it. This file returns
+the texts of queries and expressions that are kept, and the scanner's notices about names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Statements about subscriptions (parsenodes.h, CreateSubscriptionStmt and its neighbours).
 
-In: raw nodes; those of REFRESH TABLE, a form of ours, come from ``parser``. Out: frozen values, of
-which none shows a connection string in its repr.
+``parser`` makes the nodes of REFRESH TABLE, a form of ours. No statement shows a connection string
+in its repr.
 """
 
 from __future__ import annotations

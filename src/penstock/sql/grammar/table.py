@@ -1,7 +1,6 @@
 """CREATE and DROP of tables and schemas, TRUNCATE (parsenodes.h, CreateStmt, CreateTableAsStmt).
 
-In: raw nodes. Out: frozen values. Clauses that a Delta table cannot keep are refused by name
-(0A000).
+Clauses that a Delta table cannot keep are refused by name (0A000).
 """
 
 from __future__ import annotations

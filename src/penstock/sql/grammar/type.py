@@ -1,7 +1,6 @@
 """Statements about types (parsenodes.h, CreateEnumStmt, AlterEnumStmt).
 
-In: raw nodes. Out: frozen values. Only enums can be created; all other types are refused by name
-(0A000).
+Only enums can be created; all other types are refused by name (0A000).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """VACUUM and ANALYZE (parsenodes.h, VacuumStmt).
 
-In: raw nodes. Out: frozen values. Options are ignored: they control how PostgreSQL does the work.
+Options are ignored: they control how PostgreSQL does the work.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Array literals: ``{1,2,NULL,"a b"}`` (arrayfuncs.c, array_in and array_out).
 
-In: the text, and a function that reads an element. Out: the text that array_out prints. Arrays have
-one dimension; more dimensions and explicit bounds are refused. ``pgtypes.array`` reads columns of
-arrays on the wire, which array_out has written.
+A text is read, with a function that reads an element, and printed as array_out prints it. Arrays
+have one dimension; more dimensions and explicit bounds are refused. ``pgtypes.array`` reads columns
+of arrays on the wire, which array_out has written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Dates and timestamps in literals (datetime.c), ISO forms only, time zone UTC.
 
-In: a literal's text. Out: the text that date_out and timestamp_out print with ``datestyle=ISO``.
-Forms that depend on settings or on the clock (``now``, ``01/02/2003``, names of zones) are refused:
-a row filter must mean the same tomorrow.
+A literal becomes the text that date_out and timestamp_out print with ``datestyle=ISO``. Forms that
+depend on settings or on the clock (``now``, ``01/02/2003``, names of zones) are refused: a row
+filter must mean the same tomorrow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Intervals in literals (interval_in, DecodeInterval of datetime.c).
 
-In: a literal's text. Out: months, days and microseconds, and the text that interval_out prints of
-them with ``intervalstyle=postgres``. Numbers with units are read, each unit once, and a time of day
-after them. Other forms (ISO 8601's ``P1Y2M``, ``1-2`` years and months, infinity) are refused by
-name.
+A literal becomes months, days and microseconds, and the text that interval_out prints of them with
+``intervalstyle=postgres``. Numbers with units are read, each unit once, and a time of day after
+them. Other forms (ISO 8601's ``P1Y2M``, ``1-2`` years and months, infinity) are refused by name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""PostgreSQL 18's key words (kwlist.h).
+"""PostgreSQL 18's key words by category (kwlist.h).
 
-In: ``keywords.tsv``, written from a server by tools/dump_catalogs.py. Out: the words by category.
-The unreserved ones work like any name, except where the grammar wants an IDENT.
+tools/dump_catalogs.py writes ``keywords.tsv`` from a server. Unreserved key words work like any
+name, except where the grammar wants an IDENT.
 """
 
 from __future__ import annotations

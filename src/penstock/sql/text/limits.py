@@ -1,6 +1,6 @@
 """Limits: depth of nested texts (check_stack_depth), length of numbers, number of parameters.
 
-In: code that reads or walks a tree. Out: PostgreSQL's error in place of a RecursionError.
+Code that reads or walks a tree raises PostgreSQL's error instead of a RecursionError.
 """
 
 from __future__ import annotations

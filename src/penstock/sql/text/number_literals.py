@@ -1,7 +1,7 @@
 """Numbers in literals (int.c, int8.c, numutils.c, float.c, numeric.c): the input functions.
 
-In: a literal's text. Out: the text that the output function prints. Raises PostgreSQL's errors
-(22P02, 22003), FeatureNotSupported for more digits than we read.
+A literal becomes the text that the output function prints. Raises PostgreSQL's errors (22P02,
+22003), and FeatureNotSupported for more digits than we read.
 """
 
 from __future__ import annotations

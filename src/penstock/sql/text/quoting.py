@@ -1,7 +1,7 @@
 """Names and types as PostgreSQL prints them (ruleutils.c, format_type.c).
 
-In: names, texts, type oids. Out: SQL text as PostgreSQL's own quote_identifier and
-format_type_with_typemod print it.
+The functions print names, texts and type oids as PostgreSQL's own quote_identifier and
+format_type_with_typemod do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Functions that look into the catalogs, as queries of DuckDB call them.
+"""Descriptions of functions that read the catalogs, for queries of DuckDB.
 
-In: nothing. Out: descriptions. A function is called as ``pg__name``; whoever runs the query
-provides it. pg_proc has its argument and result types for queries; the types here are those of the
-values that DuckDB passes.
+A query calls a function as ``pg__name``; the code that runs the query provides it. pg_proc has its
+argument and result types for queries; the types here are those of the values that DuckDB passes.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ class CatalogFunction:
 @dataclass(frozen=True, slots=True)
 class TableFunction:
     """A function in FROM. ``query``: DuckDB's SELECT over ``{0}`` ..., with columns o1, o2 ...;
-    None: whoever runs the query provides the rows, too (``RowSource``).
-
-    ``tables``, ``functions``: names that the query reads and calls.
+    None: the caller that runs the query provides the rows, too (``RowSource``). ``tables``,
+    ``functions``: names that the query reads and calls.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Typed queries over catalogs as SQL of DuckDB.
 
-In: a ``Query``, and the functions that look into the catalogs. Out: SQL over tables ``cat."name"``
-and functions ``pg__name``, with the names of these; whoever runs the SQL provides them. Everything
-that is not special to catalogs is left to ``duckdb_query``.
+The SQL reads tables ``cat."name"`` and calls functions ``pg__name``; the result names both, and the
+code that runs the SQL provides them. ``duckdb_query`` compiles everything that is not special to
+catalogs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Functions of catalog queries that DuckDB has, by name.
 
-In: a function's name and its arguments as values. Out: a ``Value``, or None if ``text_functions``
-or ``duckdb_functions`` has the function. Lower and upper case are Unicode's, whatever the
-collation, and no value in catalogs is large enough to overflow.
+A function's name and its arguments give a ``Value``, or None if ``text_functions`` or
+``duckdb_functions`` has the function. Lower and upper case are Unicode's, whatever the collation,
+and no value in catalogs is large enough to overflow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Conditions of WHERE that concern one table alone (clausesel.c, distribute_qual_to_rels).
 
-In: parts of a typed query. Out: its conditions one by one, and the relations that each concerns.
-``duckdb_query`` uses them.
+``duckdb_query`` splits parts of a typed query into single conditions here, each with the relations
+that it concerns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Changes of rows as SQL of DuckDB: the rows of INSERT, and the values of UPDATE and DELETE.
 
-In: typed plans. Out: a compiled query with columns as the table keeps them, and expressions over
-the columns of the rows that are changed, or of rows that are written.
+A typed plan becomes a compiled query with columns as the table keeps them. Its expressions are over
+the columns of the rows that are changed or written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DuckDB's errors in compiled SQL as PostgreSQL's errors.
 
-In: the text of DuckDB's error. Out: PostgreSQL's error. Errors that the compiled SQL raises on
-purpose have PostgreSQL's text already.
+The text of DuckDB's error decides. Errors that the compiled SQL raises on purpose have PostgreSQL's
+text already.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Functions and casts by functions in DuckDB's SQL (pg_proc.dat, by name and argument types).
 
-In: a function's name, its arguments as values and as nodes, and its result type. Out: a ``Value``.
-Every function that is missing here is refused, even if PostgreSQL says it is immutable.
+A function's name, its arguments (as values and as nodes) and its result type give a ``Value``. Any
+other function is refused, even if PostgreSQL calls it immutable.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Operators in DuckDB's SQL with PostgreSQL's results and errors.
 
-In: the operator's name, its operands and the type of its result. Out: a ``Value``. Where DuckDB
-differs (division by zero gives NULL, floats overflow to infinity) the SQL spells PostgreSQL's rule
-out; operators that cannot be made to agree are refused.
+An operator's name, its operands and its result type give a ``Value``. Where DuckDB differs
+(division by zero gives NULL, floats overflow to infinity) the SQL spells PostgreSQL's rule out. An
+operator that cannot be made to agree is refused.
 """
 
 from __future__ import annotations

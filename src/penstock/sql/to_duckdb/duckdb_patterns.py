@@ -1,6 +1,6 @@
 """LIKE, ILIKE and regular expressions with constant patterns, in DuckDB's SQL.
 
-In: the SQL of a string and the pattern. Out: an SQL condition. Case is folded for A to Z only, as
+The SQL of a string and a pattern give an SQL condition. Case is folded for A to Z only, as
 collation C does. Of PostgreSQL's advanced regular expressions, only the part that DuckDB's engine
 (RE2) reads alike is supported; the rest is refused.
 """

@@ -1,9 +1,9 @@
 """Typed expressions as SQL of DuckDB that gives PostgreSQL's values (execExprInterp.c).
 
-In: a typed tree over columns named as at the publisher. Out: SQL text, boolean or NULL, that needs
-no extension and no setting. An operand that may raise an error is evaluated only if PostgreSQL
-would evaluate it: AND and OR go from left to right. Expressions that do not surely agree are
-refused.
+A typed tree, whose columns have the publisher's names, becomes SQL text that needs no extension and
+no setting. Predicates give a boolean or NULL. An operand that may raise an error is evaluated only
+if PostgreSQL would evaluate it: AND and OR go from left to right. Expressions that may differ from
+PostgreSQL are refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Typed queries as SQL of DuckDB that gives PostgreSQL's rows (execMain.c and its nodes).
 
-In: a ``Query``. Out: SQL over inputs ``r1``, ``r2`` ... with columns ``c1``, ``c2`` ..., the tables
-that these are, and the types of the result. If rows have an order it is PostgreSQL's: bytes of
-strings, NULL above all values. The caller reads the tables.
+A ``Query`` becomes SQL over inputs ``r1``, ``r2`` ... with columns ``c1``, ``c2`` ...; the result
+also names the tables of these inputs and the result's types. If rows have an order it is
+PostgreSQL's: bytes of strings, NULL above all values. The caller reads the tables.
 """
 
 from __future__ import annotations
@@ -88,9 +88,8 @@ _Item = TypeVar("_Item")
 @dataclass(frozen=True)
 class TableInput:
     """A table that a query reads. ``columns``: the used ones, as (c1, column), at least one.
-
-    ``predicate``: SQL over these columns, without the relation's name; None: every row counts.
-    ``equal``: values that the predicate requires of columns in every row that counts: (name, text).
+    ``predicate``: SQL over these columns, without the relation's name, for the rows that count;
+    None: all rows. ``equal``: the values that the predicate requires of columns, as (name, text).
     """
 
     scan: TableScan

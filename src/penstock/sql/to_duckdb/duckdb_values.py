@@ -1,10 +1,10 @@
 """PostgreSQL values as DuckDB holds them: types, constants, the order of numerics and enums.
 
-In: pg_type oids and constants in PostgreSQL's text. Out: ``Value``: SQL text with facts that
-DuckDB's own types lack. Columns are held as ``penstock.pgtypes.arrow_type`` has them: numeric(p,s)
-is a DECIMAL, numeric without limits is its text, which ``comparable`` turns into a string that
-sorts as the number does; a value of an enum is its label, which ``comparable`` turns into its
-position.
+A ``Value`` is SQL text with facts that DuckDB's own types lack, made from pg_type oids and
+constants in PostgreSQL's text. Columns are held as ``penstock.pgtypes.arrow_type`` says. A
+numeric(p,s) is a DECIMAL. A numeric without limits is its text; ``comparable`` turns this into a
+string that sorts as the number does. A value of an enum is its label; ``comparable`` turns it into
+its position.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Dates and timestamps with an interval, and arithmetic of intervals that are constants
 (timestamp_pl_interval, interval_mul of timestamp.c).
 
-In: operands as values and as typed nodes. Out: DuckDB's SQL, or a constant. Columns of type
-interval are kept as text, so an interval must be a constant. Months go first and days follow, as in
-PostgreSQL, and the session's time zone is UTC.
+The result is DuckDB's SQL, or a constant. Columns of type interval are kept as text, so an interval
+must be a constant. Months are added first and then days, as in PostgreSQL, and the session's time
+zone is UTC.
 """
 
 from __future__ import annotations

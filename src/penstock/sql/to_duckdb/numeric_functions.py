@@ -1,7 +1,7 @@
 """Numbers of any length as numeric.c computes and prints them; DuckDB's decimals have 38 digits.
 
-In: texts of numeric's output function. Out: texts. These are functions of a DuckDB connection,
-which gives NULL for a NULL argument.
+The functions take and return texts of numeric's output function. A DuckDB connection calls them,
+and gives NULL for a NULL argument.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Values that a query takes from its session: user, database, time (ExecEvalSQLValueFunction).
 
-In: facts of a session. Out: values in the text of their types. They are constants of a statement.
+They are constants of a statement, in the text of their types.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Functions of text in catalog queries as varlena.c and oracle_compat.c compute them.
 
-In: values as DuckDB passes them; none is NULL. Out: values, or PostgreSQL's errors. The texts that
-a query makes by them are counted, since DuckDB's limit of memory does not cover texts between its
-operators.
+DuckDB passes values, of which none is NULL; the functions return values or raise PostgreSQL's
+errors. They count the texts that a query makes, since DuckDB's limit of memory does not cover texts
+between its operators.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class Budget:
 @dataclass(frozen=True, slots=True)
 class TextFunction:
     """A function. ``of``: name and argument types in pg_proc; ``signature``: as DuckDB calls it.
-
-    ``size``: the most bytes of a result, by the arguments.
+    ``size``: the upper limit of a result's bytes, by the arguments.
     """
 
     of: tuple[str, tuple[int, ...]]

@@ -1,7 +1,7 @@
 """Aggregates and window functions (parse_agg.c, ParseFuncOrColumn of parse_func.c).
 
-In: a call with its typed arguments, and its clause. Out: an Aggref or a WindowFunc. Whoever runs
-PostgreSQL's aggregates knows which of them can be computed.
+A call with its typed arguments and its clause becomes an Aggref or a WindowFunc. The code that runs
+aggregates refuses those that it cannot compute.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Look-up of operators and functions (parse_oper.c, parse_func.c).
 
-In: a name and the types of the arguments. Out: the row of pg_operator or pg_proc, or PostgreSQL's
+A name and the types of its arguments lead to a row of pg_operator or pg_proc, or to PostgreSQL's
 error with its hint.
 """
 
@@ -25,7 +25,7 @@ _CASTS_HINT: Final = "You might need to add explicit type casts."
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A row with the types that its arguments are matched against.
+    """A row with the types against which its arguments are matched.
 
     ``places``: for each argument of a call with named arguments, its place in the function's; () if
     they are in order.

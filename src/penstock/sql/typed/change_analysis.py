@@ -1,8 +1,7 @@
 """INSERT, UPDATE and DELETE to typed plans (analyze.c, transformInsertStmt and its kin).
 
-In: a raw statement, the columns of its target, and look-ups of other tables. Out: values with the
-coercions of assignments, or PostgreSQL's error. Whoever runs the plans finds the partition of each
-row, and checks who may write.
+A plan holds values with the coercions of assignments; wrong statements raise PostgreSQL's errors.
+The code that runs a plan finds the partition of each row, and checks the right to write.
 """
 
 from __future__ import annotations
@@ -65,10 +64,10 @@ _CAST_HINT = "You will need to rewrite or cast the expression."
 class InsertPlan:
     """The plan of an INSERT. ``columns``: names of the written columns. ``query``: their values.
 
-    ``drawn``: columns that take values from their sequences, for which the query has NULL. Each
-    comes with the place in the query of a boolean that tells whether a row takes the next value,
-    None if every row does. These booleans follow the values. With ``drawn``, the query makes no
-    generated columns: they may depend on the drawn values.
+    ``drawn``: columns that take values from their sequences; the query has NULL for them. Each
+    comes with the place in the query of a boolean that tells whether a row takes the next value, or
+    with None if every row does. These booleans follow the values. With ``drawn``, the query makes
+    no generated columns, because these may depend on the drawn values.
     """
 
     columns: tuple[str, ...]

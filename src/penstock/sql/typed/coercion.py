@@ -1,7 +1,7 @@
 """Coercions: which type can become which, and how (parse_coerce.c).
 
-In: type oids and typed expressions. Out: verdicts, and expressions with their coercions.
-``literals`` reads literals of unknown type.
+Functions tell whether a coercion exists, and add coercions to typed expressions. ``literals`` reads
+literals of unknown type.
 """
 
 from __future__ import annotations

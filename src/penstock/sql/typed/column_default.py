@@ -1,10 +1,9 @@
 """The default of a column: its type, and the value that it gives (heap.c, cookDefault).
 
-In: a default as ``grammar.column`` keeps it, the column's type. Out: PostgreSQL's error if the
-column cannot have it, or the value in PostgreSQL's text, coerced as by an assignment. A constant
-has the same value wherever it is used, so there is one place that computes it. As in PostgreSQL, a
-value that does not fit (22001, 22003) is an error of whoever uses the default, not of its
-definition.
+A default, as ``grammar.column`` keeps it, becomes a value in PostgreSQL's text, coerced as by an
+assignment; a default that the column cannot have raises PostgreSQL's error. A constant has the same
+value wherever it is used, so only this file computes it. As in PostgreSQL, a value that does not
+fit (22001, 22003) is an error when the default is used, not when it is defined.
 """
 
 from __future__ import annotations

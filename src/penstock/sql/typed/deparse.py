@@ -1,7 +1,7 @@
 """Typed expressions as pg_get_expr prints them (ruleutils.c, get_rule_expr).
 
-In: a typed tree over one table. Out: SQL text with all parentheses, casts and types that PostgreSQL
-shows; parsed again it gives the same tree.
+A typed tree over one table becomes SQL text with all parentheses, casts and types that PostgreSQL
+shows. Parsing the text again gives the same tree.
 """
 
 from __future__ import annotations

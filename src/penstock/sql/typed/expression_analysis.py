@@ -1,8 +1,7 @@
 """Raw expressions to typed ones, over the columns of one table (parse_expr.c, parse_func.c).
 
-In: a raw tree and the columns that names can mean. Out: a typed tree (``primnodes``) with the
-coercions that PostgreSQL puts in, or its error: 42703, 42883, 42804 and so on. Callers decide which
-expressions their clause allows.
+A raw tree becomes a typed tree (``primnodes``) with PostgreSQL's coercions, or raises its errors:
+42703, 42883, 42804 and others. Callers decide which expressions their clause allows.
 """
 
 from __future__ import annotations

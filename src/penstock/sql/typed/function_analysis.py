@@ -1,7 +1,8 @@
 """Function calls to typed nodes (ParseFuncOrColumn of parse_func.c).
 
-In: a raw call and its typed arguments. Out: a FuncExpr, or a coercion if the name is a type's; for
-any call the function that it means. ``query_expression`` decides which clauses allow aggregates.
+A raw call with typed arguments becomes a FuncExpr, or a coercion if the name is a type's. For any
+call, this file also finds its function. ``query_expression`` decides which clauses allow
+aggregates.
 """
 
 from __future__ import annotations

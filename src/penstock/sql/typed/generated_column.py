@@ -1,9 +1,9 @@
 """Generated columns: the expressions that GENERATED ALWAYS AS (...) allows (heap.c, cookDefault),
 and the rows that a statement writes (rewriteHandler.c, nodeModifyTable.c).
 
-In: the text of an expression, as written or as stored, and the columns of its table; the values
-that INSERT and UPDATE give. Out: a typed expression with the type of its column; the same values
-with generated columns made of the new ones; or PostgreSQL's error.
+The text of an expression becomes a typed expression with the type of its column. The values that
+INSERT and UPDATE give are completed by the generated columns, which are computed from the new
+values. Errors are PostgreSQL's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Check that every column of a grouped query is grouped (parse_agg.c, check_ungrouped_columns).
 
-In: the expressions shown for each group, and the expressions that rows are grouped by. Out:
-nothing, or 42803. Unlike PostgreSQL, this check does not know that a key determines the other
-columns of its table.
+The check raises 42803. It compares the expressions shown for each group with the expressions by
+which rows are grouped. Unlike PostgreSQL, it does not know that a key determines the other columns
+of its table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Input functions of columns: a text to the value that a column of a type and modifier holds.
+"""Input functions of columns: read a text as the value of a column's type and modifier.
 
-In: the text of a value, written by another type's output function or by a user; a type and its
-modifier. Out: the text that the output function prints of it, or PostgreSQL's error. ``literals``
-knows fewer types, since an expression must be able to compute with their values.
+The text was written by another type's output function or by a user. The result is the text that the
+column type's output function prints; wrong texts raise PostgreSQL's errors. ``literals`` knows
+fewer types, since an expression must be able to compute with their values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Literals to constants: the input functions, and the texts that the output functions print.
 
-In: a literal's text and the type it must have. Out: a ``Const`` whose text is canonical. Raises
-PostgreSQL's errors (22P02, 22003, 22007, 22008) for values that the type cannot hold,
-FeatureNotSupported for types whose values we do not read.
+A literal's text and its type give a ``Const`` whose text is canonical. Raises PostgreSQL's errors
+(22P02, 22003, 22007, 22008) for values that the type cannot hold, and FeatureNotSupported for types
+whose values we do not read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operators of raw expressions to typed ones (parse_oper.c, transformAExpr... of parse_expr.c).
 
-In: a raw operator expression and the analysis that transforms its operands. Out: typed nodes; IN
-becomes ANY over an array, BETWEEN two comparisons, DISTINCT from NULL a null test.
+The caller's analysis transforms the operands. IN becomes ANY over an array, BETWEEN two
+comparisons, DISTINCT from NULL a null test.
 """
 
 from __future__ import annotations

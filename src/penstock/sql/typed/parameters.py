@@ -1,7 +1,7 @@
 """Parameters ``$1``, ``$2`` ... of a statement on tables of the lake: types and values.
 
-The types that a client has not given are found by their use (parse_param.c). Bind's values then
-take the place of the parameters in the tree, as constants, as PostgreSQL's planner does it.
+Types that the client has not specified are found by their use (parse_param.c). Bind's values then
+replace the parameters in the tree, as constants, as in PostgreSQL's planner.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Value expressions with their types: the nodes that are executed (primnodes.h).
 
-In: the results of ``expression_analysis``. Out: frozen nodes with PostgreSQL's names. ``type`` is
-an oid of pg_type, ``typmod`` its modifier or -1.
+``expression_analysis`` makes these frozen nodes, which have PostgreSQL's names. ``type`` is an oid
+of pg_type, ``typmod`` its modifier or -1.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class BooleanTest(Node):
 
 @dataclass(frozen=True, slots=True)
 class OtherNode(Node):
-    """A kind of expression that nobody here evaluates: a subquery, CURRENT_USER.
+    """A kind of expression that no code here evaluates: a subquery, CURRENT_USER.
 
     ``mutable``: it depends on the session or the time.
     """

@@ -1,7 +1,7 @@
 """Expressions of queries: columns of several relations, subqueries, aggregates (parse_expr.c).
 
-In: raw expressions, a scope, and their clause. Out: typed nodes. Expressions over one table only,
-such as row filters, use ``ExpressionAnalysis`` as it is.
+Raw expressions, with a scope and their clause, become typed nodes. Expressions over one table only,
+such as row filters, use ``ExpressionAnalysis`` directly.
 """
 
 from __future__ import annotations

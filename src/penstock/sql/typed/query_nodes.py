@@ -1,7 +1,7 @@
 """Analyzed queries: every name resolved, every coercion in its place (Query of parsenodes.h).
 
-In: the results of ``select_analysis``. Out: frozen nodes. Each relation has a unique name (``r1``)
-and numbers its columns (``c1``), so that whoever runs the nodes needs no rules about names.
+``select_analysis`` makes these frozen nodes. Each relation has a unique name (``r1``) and numbers
+its columns (``c1``), so the code that runs the nodes needs no rules about names.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ class Cte:
 class Query:
     """A query. ``columns``: of the result; ``targets``: their values.
 
-    ``grouped``: one row for each group. ``distinct_on``: the first row of those that have these
-    values alike. ``limit`` None: all rows. ``limit`` and ``offset`` may be a parameter.
+    ``grouped``: one row for each group. ``distinct_on``: only the first of the rows that are equal
+    in these values. ``limit`` None: all rows. ``limit`` and ``offset`` may be a parameter.
     """
 
     columns: tuple[Attribute, ...]

@@ -1,6 +1,7 @@
 """Scopes: the columns that a name can mean (parse_relation.c, colNameToVar, refnameNamespaceItem).
 
-In: relations as they come into FROM. Out: the node that a reference means, or PostgreSQL's error.
+Relations are added as FROM lists them. A reference then gives the node that it means, or
+PostgreSQL's error.
 """
 
 from __future__ import annotations

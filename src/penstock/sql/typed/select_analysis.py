@@ -1,6 +1,6 @@
 """SELECT, VALUES and set operations to typed queries (analyze.c, parse_clause.c, parse_target.c).
 
-In: raw statements and look-ups of tables. Out: a ``Query``, or PostgreSQL's error.
+A raw statement, with look-ups of tables, becomes a ``Query``, or raises PostgreSQL's error.
 """
 
 from __future__ import annotations

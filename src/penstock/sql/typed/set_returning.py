@@ -1,6 +1,6 @@
 """Set-returning functions in a SELECT list (nodeProjectSet.c), moved to FROM as a relation.
 
-In: a raw SELECT. Out: a SELECT with the same rows whose list has plain values only. One call of
+A raw SELECT becomes one with the same rows whose list has plain values only. One call of
 generate_series as a whole item of the list is moved; the analysis of FROM checks its arguments.
 Calls that PostgreSQL runs in lockstep, or after grouping, are refused by name.
 """

@@ -1,7 +1,7 @@
 """Volatility: expressions that may change their value for the same row (clauses.c,
 contain_mutable_functions).
 
-In: typed expressions. Out: verdicts, by the volatility that pg_proc gives functions.
+The volatility that pg_proc gives functions decides.
 """
 
 from __future__ import annotations
