@@ -1,8 +1,8 @@
 """Penstock: PostgreSQL-compatible logical replication for Spark lakehouses.
 
 ``Node`` is the public interface, ``PenstockError`` the root of everything it raises. ``Node`` is
-imported when it is first asked for: Spark's executors import rooms of this package too, and must
-not pay for the node's.
+imported at its first use: Spark's executors import rooms of this package too, and need not load the
+node's.
 """
 
 from __future__ import annotations

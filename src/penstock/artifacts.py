@@ -1,9 +1,9 @@
 """Jars that are no Python packages: fetched once by Ivy, checked by sha256, kept in our cache.
 
-In: pins (organisation, name, revision, sha256) that a room keeps in a data file of its own. Out:
-the folder that holds exactly these jars. Ivy comes inside PySpark's wheel, so only Java is needed;
-it asks the network only while a pinned file is missing. Several processes may call at once: one
-fetches, the others wait. A file gets its name only when it is whole and its checksum is right.
+A room keeps pins (organisation, name, revision, sha256) in a data file of its own, and gets the
+folder that holds exactly these jars. Ivy comes inside PySpark's wheel, so only Java is needed; it
+uses the network only while a pinned file is missing. Several processes may call at once: one
+fetches, the others wait. A file gets its name only when it is complete and its checksum is right.
 ``penstock.lakehouse.jars`` and ``penstock.embedded`` use the jars.
 
 Environment: ``PENSTOCK_CACHE`` moves the cache; ``PENSTOCK_IVY_SETTINGS`` names an Ivy settings

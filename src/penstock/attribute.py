@@ -1,8 +1,8 @@
 """Columns of tables (pg_attribute.h, FormData_pg_attribute; tupdesc.h).
 
-In: what another form of a column says of it: a Relation message, a row of the publisher's catalogs,
-a field of a Delta table. Out: frozen values that every room knows. The room that owns the other
-form makes an ``Attribute`` of it.
+A column has other forms too: in a Relation message, in the publisher's catalogs, as a field of a
+Delta table. The room that owns such a form makes an ``Attribute`` of it, a frozen value that every
+room knows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class AttGenerated(StrEnum):
 class Attribute:
     """A column of a table, as pg_attribute and pg_attrdef have it.
 
-    ``type_oid``: 0 if it follows from what stores the values. ``identity``: attidentity.
+    ``type_oid``: 0 if the stored form of the values determines it. ``identity``: attidentity.
     ``default``: the default as SQL writes it. ``generation``: the expression of a generated column,
     if the node knows it. ``key``: the column is part of the replica identity (flag 1 in Relation
     messages).

@@ -1,7 +1,7 @@
-"""Cells of a column: the places of its values in a buffer, before anybody knows their type.
+"""Cells of a column: the places of its values in a buffer, before their type is known.
 
-In: the framing that a decoder has found. Out: one value that the decoders hand to the type
-families. Bytes are never copied here; reading them is left to ``penstock.pgtypes``.
+A decoder finds the framing and hands the cells to the type families. Bytes are never copied here;
+``penstock.pgtypes`` reads them.
 """
 
 from __future__ import annotations

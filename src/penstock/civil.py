@@ -1,9 +1,9 @@
 """Dates, times and intervals as PostgreSQL counts, prints and reads them (datetime.c).
 
-In: days or microseconds since the Unix epoch, or the text that date_out and timestamp_out print
-with ``datestyle=ISO``, for any year of PostgreSQL's range. Out: the other of the two. The calendar
-is proleptic Gregorian, as PostgreSQL's; year 0 is 1 BC. Python's own dates would not do: they end
-at the years 1 and 9999.
+Days or microseconds since the Unix epoch become the text that date_out and timestamp_out print with
+``datestyle=ISO``, and the text becomes the number, for any year of PostgreSQL's range. The calendar
+is proleptic Gregorian, as in PostgreSQL; year 0 is 1 BC. Python's own dates do not suffice, as they
+end at the years 1 and 9999.
 """
 
 from __future__ import annotations

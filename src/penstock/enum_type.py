@@ -1,7 +1,7 @@
 """Enum types of the node (pg_type.h, pg_enum.h).
 
-In: nothing. Out: frozen values that every room knows. ``catalog`` keeps them;
-``sql.builtin.enum_types`` makes them known to a statement.
+These are frozen values that every room knows. ``catalog`` keeps them; ``sql.builtin.enum_types``
+makes them known to a statement.
 """
 
 from __future__ import annotations

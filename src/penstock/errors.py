@@ -48,10 +48,10 @@ class PenstockError(Exception):
     """An error with PostgreSQL's fields: message, detail, hint, SQLSTATE (five characters).
 
     ``alter``: the rest of the statement that helps, after ALTER SUBSCRIPTION and the name; for
-    errors that do not know their subscription (``with_statement``). ``context``: what was being
-    done, for the log. ``objects``: names of the objects concerned, by "schema", "table", "column"
+    errors that do not know their subscription (``with_statement``). ``context``: the action that
+    failed, for the log. ``objects``: names of the objects concerned, by "schema", "table", "column"
     and "constraint" (errtable, errtablecol, errtableconstraint). ``column``: the publisher's column
-    whose value the error is about.
+    whose value caused the error.
     """
 
     default_sqlstate: ClassVar[str] = "XX000"
@@ -149,7 +149,7 @@ class InvalidParameterValue(PenstockError):
 
 
 class FeatureNotSupported(PenstockError):
-    """Something that PostgreSQL may have and this version of Penstock does not."""
+    """A feature that PostgreSQL may have and this version of Penstock lacks."""
 
     default_sqlstate = "0A000"
 
@@ -161,7 +161,7 @@ class UndefinedObject(PenstockError):
 
 
 class UndefinedPublication(UndefinedObject):
-    """A publication that did not exist at the publisher when a change that it sends was made."""
+    """A publication that the publisher lacked at the time of a change that it sends."""
 
 
 class DuplicateObject(PenstockError):
@@ -177,7 +177,7 @@ class WrongObjectType(PenstockError):
 
 
 class InsufficientPrivilege(PenstockError):
-    """Something that the role may not do."""
+    """An action that the role may not do."""
 
     default_sqlstate = "42501"
 
@@ -271,8 +271,8 @@ class ReplicationConflict(PenstockError):
 class KeyExists(ReplicationConflict):
     """A row gets a key that another row has.
 
-    ``met``: what is known of the rows, for the first handler only: it does not cross processes, and
-    ``changed`` drops it.
+    ``met``: the known facts about the rows, for the first handler only: they do not cross
+    processes, and ``changed`` drops them.
     """
 
     default_sqlstate = "23505"

@@ -1,9 +1,9 @@
 """Failpoints: places to kill or stop the process in fault tests (PostgreSQL's injection points).
 
-In: the environment variable ``PENSTOCK_FAILPOINT=name[:n[:stop]]``, read once at import. Out: at
-the n-th pass (default 1) SIGKILL to ourselves, or with ``stop`` SIGSTOP to our process group, Spark
-included, once: SIGCONT lets it go on. If it is unset, a failpoint costs one comparison. Names live
-here, so that tests can go through all.
+The environment variable ``PENSTOCK_FAILPOINT=name[:n[:stop]]`` is read once at import. The n-th
+pass (default 1) sends SIGKILL to ourselves, or with ``stop`` SIGSTOP to our process group, Spark
+included, once; SIGCONT continues it. Without the variable, a failpoint costs one comparison. Names
+live here, so that tests can go through all.
 """
 
 from __future__ import annotations

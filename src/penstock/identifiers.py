@@ -1,8 +1,8 @@
 """Names as PostgreSQL reads, keeps and quotes them, and strings in quotes (scansup.c, varlena.c,
 quote.c).
 
-In: an identifier as written, or a text with several of them. Out: the name that is stored, at most
-63 bytes of UTF-8; and names and strings in quotes. Which names need no quotes depends on key words,
+An identifier as written, or a text with several of them, becomes the stored name, at most 63 bytes
+of UTF-8. Names and strings are also put in quotes. Which names need no quotes depends on key words,
 so ``sql.text.quoting`` decides it.
 """
 

@@ -1,7 +1,7 @@
 """Log sequence numbers: positions in the publisher's WAL (xlogdefs.h, pg_lsn.c).
 
-In: PostgreSQL's text ``X/X`` or a 64-bit number. Out: ``Lsn``, an int that prints as PostgreSQL
-prints it.
+``Lsn`` is made from PostgreSQL's text ``X/X`` or a 64-bit number. It is an int that prints as
+PostgreSQL prints it.
 """
 
 from __future__ import annotations

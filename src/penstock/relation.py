@@ -1,7 +1,7 @@
 """Published relations as the publisher describes them (logicalproto.h, LogicalRepRelation).
 
-In: the fields of a Relation message or of the publisher's catalogs. Out: frozen values that every
-room knows. Nothing here knows Delta: ``penstock.lakehouse.schema`` turns a relation into a table of
+Fields of a Relation message or of the publisher's catalogs become frozen values that every room
+knows. Nothing here depends on Delta: ``penstock.lakehouse.schema`` turns a relation into a table of
 the lake.
 """
 

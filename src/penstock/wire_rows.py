@@ -1,8 +1,8 @@
 """Rows of cells as bytes, all rows of a batch at once.
 
-In: columns of cells that are in PostgreSQL's output format already, as Arrow binary arrays. Out: an
-Arrow array with the bytes of one row, or of one message, each; its data buffer is the stream. The
-meaning of the bytes around the cells is left to ``pgoutput`` and ``protocol``.
+Cells that are in PostgreSQL's output format already, as Arrow binary arrays, become an Arrow array
+with the bytes of one row or message each; its data buffer is the stream. ``pgoutput`` and
+``protocol`` know the meaning of the bytes around the cells.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The command line: it turns arguments into calls of ``Node``, and results into text. Nothing is
-decided here.
+"""The command line: it turns arguments into calls of ``Node``, and results into text.
 
-Out: the option that the commands share.
+It decides nothing. This file has the option that all commands share.
 """
 
 from __future__ import annotations

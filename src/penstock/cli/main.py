@@ -1,7 +1,7 @@
-"""``penstock`` and its commands. Those that run a node or show one are in files of their own.
+"""``penstock`` and its commands. Commands that run a node or show one are in files of their own.
 
-In: arguments. Out: exit status 0, or 1 with ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines on standard
-error, as psql prints them; 2 for wrong arguments.
+The exit status is 0, or 1 with ``ERROR:``, ``DETAIL:`` and ``HINT:`` lines on standard error, as
+psql prints them; 2 for wrong arguments.
 """
 
 from __future__ import annotations

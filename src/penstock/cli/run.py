@@ -1,8 +1,8 @@
 """``penstock start`` and ``penstock run``: a node in the foreground, until a signal or its goal.
 
-In: a node's folder; SIGINT, SIGTERM and SIGHUP. Out: a running node, with its progress on the
-terminal, and the exit status. The first signal asks for an end after the current cut; the second
-ends the process at once, as a crash would. SIGHUP makes the node read its parameters again.
+The terminal shows the node's progress, and the process returns the exit status. The first SIGINT or
+SIGTERM asks for an end after the current cut; the second ends the process at once, as a crash
+would. SIGHUP makes the node read its parameters again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _RELOAD: Final = b"r"
 
 
 class StopSignals:
-    """Handles signals. The first one sets ``stop``, and ``number`` to its number, which is None
-    before. SIGHUP calls ``reload``.
+    """Handles signals. The first one sets ``stop``, and sets ``number`` to its number; before, it
+    is None. SIGHUP calls ``reload``.
 
     A handler runs in the main thread between two of its steps, whatever lock that thread holds. So
     it takes none: another thread sets the event and prints a line, or reloads.
@@ -112,10 +112,9 @@ def run(
     """Run the node once, for cron or Airflow.
 
     Caught up: every table is part of a cut at or after the publisher's WAL position at the start.
-
     Exit status: 0 when all are caught up (without --until-caught-up: after SIGINT or SIGTERM); 1
-    after an error, which a subscription that has stopped and the end of the time are; 130 or 143
-    when SIGINT or SIGTERM came before all were caught up.
+    after an error, a stopped subscription or the end of the time; 130 or 143 when SIGINT or SIGTERM
+    came before all were caught up.
     """
     signals = StopSignals()
     signals.listen()
@@ -361,8 +360,8 @@ def streaming_text(subscription: SubscriptionStatus, room: int | None = None) ->
 class AboveBars(io.TextIOBase):
     """Replaces ``sys.stderr`` from ``__enter__`` to ``__exit__``.
 
-    Whoever draws must hold ``drawing``. rich places a line above its last drawing, and writes it a
-    moment later: anything drawn in between would stay on the screen.
+    Code that draws must hold ``drawing``. rich places a line above its last drawing, and writes it
+    a moment later: anything drawn in between would stay on the screen.
     """
 
     def __init__(self, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""``penstock status``: every subscription and table, once, again and again, or as JSON."""
+"""``penstock status``: show every subscription and table once, repeatedly, or as JSON."""
 
 from __future__ import annotations
 

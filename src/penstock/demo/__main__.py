@@ -1,7 +1,7 @@
 """``python -m penstock.demo``: the shop, or with SOURCE and PUBLICATION the user's own database.
 
-SOURCE is a libpq connection string. It is read from the environment, as process lists would show an
-argument.
+SOURCE is a libpq connection string. It is read from the environment, because process lists show
+arguments.
 """
 
 from __future__ import annotations

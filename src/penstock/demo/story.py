@@ -1,6 +1,6 @@
 """The two stories that the demo tells: the shop with a crash, and the user's own database.
 
-Each step prints what it does, and whatever was started is ended in any case.
+Each step prints what it does, and every process that it started is ended in any case.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def own_database(
 
 
 def _drop_slot(scene: Scene) -> None:
-    """Drop the subscription: a slot that nobody reads would keep WAL on the user's server for
+    """Drop the subscription: a slot without a reader would keep WAL on the user's server for
     ever."""
     try:
         scene.node.sql(f"DROP SUBSCRIPTION {SUBSCRIPTION}")
@@ -237,8 +237,8 @@ def _copy(scene: Scene, seconds: float) -> None:
 
 
 def _live_with_a_crash(scene: Scene, seconds: float) -> float:
-    """Look on, half the time before and half after a SIGKILL. Return the seconds from the kill to
-    the next cut."""
+    """Show samples, half the time before and half after a SIGKILL. Return the seconds from the kill
+    to the next cut."""
     guard = scene.node.require_running
     scene.watch.look_on("live", _unless_stopped(_never), seconds / 2, guard)
     scene.node.kill9()
@@ -265,7 +265,7 @@ def _live_with_a_crash(scene: Scene, seconds: float) -> float:
 
 
 def _catch_up(scene: Scene) -> None:
-    """Wait until the publisher has heard that everything up to now is durable."""
+    """Wait until the node has reported to the publisher that everything up to now is durable."""
     target = scene.watch.sample().publisher_lsn
     done = scene.watch.look_on(
         "catching up",
@@ -503,7 +503,7 @@ def _delta_rows(delta: Any, fields: Iterable[_Field]) -> Iterator[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """Return one form for a value, whichever driver it came from."""
+    """Return the same form of a value for every driver."""
     if isinstance(value, list):
         return tuple(map(_plain, value))
     if isinstance(value, decimal.Decimal):
@@ -878,7 +878,7 @@ def clear_carts(cursor: Cursor, chance: random.Random) -> None:
 
 
 def change_mind(cursor: Cursor, chance: random.Random) -> None:
-    """Change rows and roll back: nobody may ever see it."""
+    """Change rows and roll back: nobody may ever see the changes."""
     cursor.execute("DELETE FROM payments WHERE id %% 100 = %s", (chance.randint(0, 99),))
     raise Rollback
 

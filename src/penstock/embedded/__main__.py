@@ -1,4 +1,4 @@
-"""``python -m penstock.embedded``: fetches and unpacks the servers of all versions (make setup)."""
+"""``python -m penstock.embedded``: fetch and unpack the servers of all versions (make setup)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 
 
 def main() -> int:
-    """Fetch every version; one that fails is reported and does not stop the others."""
+    """Fetch every version; a version that fails is reported and does not stop the others."""
     missing = 0
     for version in VERSIONS:
         try:

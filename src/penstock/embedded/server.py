@@ -1,10 +1,9 @@
 """A throw-away PostgreSQL server in one folder: initdb, start, stop, kill, and nothing left behind.
 
-In: a major version and settings. Out: a running server with logical replication on, reachable over
-TCP on 127.0.0.1 and over a unix socket, and its connection strings. The server is a direct child
-of this process, without pg_ctl, and is ready once its postmaster.pid says so. A guardian, a shell
-that waits on a pipe, stops the server and removes its folder when this process ends, even by
-SIGKILL.
+A server of a major version runs with logical replication on. It is reachable over TCP on 127.0.0.1
+and over a unix socket. It is a direct child of this process, without pg_ctl, and is ready once its
+postmaster.pid says so. A guardian, a shell that waits on a pipe, stops the server and removes its
+folder when this process ends, even by SIGKILL.
 
 ::
 
@@ -354,8 +353,8 @@ class EmbeddedPostgres:
 
 
 def _make_base(account: Account | None) -> Path:
-    """Make a server's temporary folder: in TMPDIR, or in /tmp if sockets in TMPDIR would have too
-    long paths, or the account cannot enter it."""
+    """Make a server's temporary folder in TMPDIR. Use /tmp if sockets in TMPDIR would have too long
+    paths, or if the account cannot enter it."""
     parent = Path(tempfile.gettempdir()).absolute()
     fits = len(os.fsencode(parent / _SOCKET)) <= _LONGEST_PATH
     enters = account is None or all(

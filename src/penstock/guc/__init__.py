@@ -3,9 +3,8 @@
 The code follows guc.c (parse_bool, parse_int, parse_real, convert_to_base_unit, ShowGUCOption) and
 define.c (defGetBoolean).
 
-In: a value as text, and the parameter's base unit as pg_settings has it ("ms", "8kB", "" for none).
-Out: the number in that unit, or PostgreSQL's error for it. The parameters and their limits are left
-to their owners.
+A text is read in the parameter's base unit as pg_settings has it ("ms", "8kB", "" for none); wrong
+texts raise PostgreSQL's errors. Other rooms declare the parameters and check their limits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """PostgreSQL's settings, with their contexts and values (guc.c, guc_tables.c).
 
-In: ``settings.tsv``, read from servers of 14 to 18. Out: ``Setting`` by lower-case name for one
-major version, values checked and printed as SHOW does. Most have no effect on a node, but clients
-may set them all the same, and SHOW returns what they have set.
+``settings.tsv`` was read from servers of 14 to 18. It gives a ``Setting`` by lower-case name for
+one major version; values are checked, and printed as SHOW does. Most settings have no effect on a
+node, but clients may set all of them, and SHOW returns their values.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The rules of publications: row filters, column lists, several publications of one table, updates.
 
-In: publications as the catalog has them, and tables with their columns. Out: decisions, as frozen
-values and as predicates in DuckDB's SQL. This room reads and writes nothing.
+The rules take publications from the catalog, and tables with their columns. They return decisions
+as frozen values, and predicates in DuckDB's SQL. This room reads and writes nothing.
 """

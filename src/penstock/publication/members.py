@@ -118,7 +118,7 @@ class Members:
             yield table
 
     def row(self, publication: PublicationRow, table: TableRow) -> RelationRow | None:
-        """Return the table's own row in a publication, None if it is there by other means."""
+        """Return the table's own row in a publication, None without one."""
         if publication.all_tables or self.in_schema(publication, table):
             return None
         return self._by_key.get((publication.oid, table.oid))
@@ -129,7 +129,7 @@ class Members:
 
     def by_name(self, publication: PublicationRow, table: TableRow) -> bool:
         """Tell whether the publication names the table or an ancestor of it. A publication of all
-        tables or of a schema does not name its tables."""
+        tables or of a schema names none."""
         family = (table, *self.ancestors(table))
         return any((publication.oid, relation.oid) in self._by_key for relation in family)
 
@@ -149,7 +149,7 @@ class Members:
         return found
 
     def contains(self, publication: PublicationRow, table: TableRow) -> bool:
-        """Tell whether the publication has changes of the table, by whatever means."""
+        """Tell whether the publication has changes of the table, by name, schema or otherwise."""
         return (
             publication.all_tables
             or self.named(publication, table)

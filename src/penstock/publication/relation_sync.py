@@ -1,9 +1,8 @@
 """Several publications of one subscription, combined (get_rel_sync_entry of pgoutput.c).
 
-In: the publications of one subscription with their members, and the tables with their columns. Out:
-for a table with rows, the name, columns, operations and filter under which it is published; for a
-publication, the tables that a subscriber copies (pg_publication.c). Publications that contradict
-one another raise 0A000.
+For a table with rows, this gives the name, columns, operations and filter under which the
+publications publish it. For a publication, it gives the tables that a subscriber copies
+(pg_publication.c). Publications that contradict one another raise 0A000.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def _filters(
     table: TableRow,
     columns: Sequence[Attribute],
 ) -> Mapping[Operation, str | None]:
-    """pgoutput_row_filter_init: join filters by OR for each operation. A publication without a
+    """Join filters by OR for each operation (pgoutput_row_filter_init). A publication without a
     filter publishes all rows."""
     compiled: dict[Operation, dict[str, RowFilter]] = {operation: {} for operation in FILTERED}
     unfiltered: set[Operation] = set()
@@ -171,8 +170,7 @@ def publication_tables(
 ) -> list[TableRow]:
     """Return the tables that pg_get_publication_tables gives for one publication, sorted by oid.
 
-    A subscriber copies these. ``unpublishable`` are oids of tables that a publication has only if
-    it names them.
+    A subscriber copies these. ``unpublishable``: oids of tables that are published only by name.
     """
     if publication.all_tables:
         found = [t for t in members.tables if t.oid not in unpublishable]

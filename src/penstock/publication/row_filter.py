@@ -1,6 +1,6 @@
 """Row filters: the WHERE of a publication's table (publicationcmds.c, TransformPubWhereClauses).
 
-In: the text between the parentheses, and the table's columns. Out: a ``RowFilter``: the text as
+The text between the parentheses and the table's columns give a ``RowFilter``: the text as
 PostgreSQL's catalog would show it, the columns it uses and the predicate for DuckDB. Filters that
 PostgreSQL refuses raise its errors; those that only Penstock does not support raise 0A000.
 """
@@ -83,7 +83,7 @@ def _compiled(where: Expression, columns: Sequence[Attribute], table: str) -> Ro
 
 
 def _expanded(node: Node, columns: Sequence[Attribute], table: str) -> Node:
-    """expand_generated_columns_in_expr: replace virtual columns by their expressions."""
+    """Replace virtual columns by their expressions (expand_generated_columns_in_expr)."""
     virtual = {column.name for column in columns if column.generated is AttGenerated.VIRTUAL}
     if not virtual & column_names(node):
         return node
@@ -97,7 +97,7 @@ def _expanded(node: Node, columns: Sequence[Attribute], table: str) -> Node:
 
 
 def check_row_filter(node: Node) -> None:
-    """Raise FeatureNotSupported for what PostgreSQL refuses, outermost node first
+    """Raise FeatureNotSupported for the outermost node that PostgreSQL refuses
     (check_simple_rowfilter_expr_walker)."""
     detail = _objection(node)
     if detail is not None:

@@ -1,6 +1,6 @@
 """Rules about column lists, filters and replica identities (publicationcmds.c, execReplication.c).
 
-Statements (``commands``), writers (``executor``) and streams (``pipeline``) ask here.
+Statements (``commands``), writers (``executor``) and streams (``pipeline``) use them.
 """
 
 from __future__ import annotations
@@ -60,9 +60,8 @@ def column_list(
 def check_column_list_allowed(
     publication: PublicationRow, table: TableRow, *, with_schemas: bool
 ) -> None:
-    """CheckPubRelationColumnList: refuse a column list that cannot take effect. A list cannot stand
-    beside schemas, nor at a partitioned table that is published as its leaves. Raises
-    InvalidParameterValue."""
+    """Refuse a column list that cannot take effect (CheckPubRelationColumnList): beside schemas, or
+    at a partitioned table that is published as its leaves. Raises InvalidParameterValue."""
     if with_schemas:
         detail = (
             "Column lists cannot be specified in publications containing FOR TABLES IN SCHEMA"
@@ -193,6 +192,6 @@ def _broken_rule(
 
 
 def _filtered_as(members: Members, publication: PublicationRow, table: TableRow) -> TableRow:
-    """Return the table whose filter and list count: with via root the topmost one published."""
+    """Return the table whose filter and list apply: with via root the topmost published one."""
     above = members.topmost_ancestor(publication, table) if publication.via_root else None
     return table if above is None else above[0]

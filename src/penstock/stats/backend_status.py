@@ -1,8 +1,8 @@
-"""The sessions of a node and what each does now (backend_status.c, procarray.c).
+"""The sessions of a node and their present activities (backend_status.c, procarray.c).
 
-In: sessions, and workers of subscriptions, as they begin, work and end. Out: their pids and
-states, for pg_stat_activity, and a way for one session to cancel or end another.
-``pg_catalog.node_catalogs`` decides who may see or end which session.
+Sessions, and workers of subscriptions, report here when they begin, work and end. pg_stat_activity
+shows their pids and states, and one session can cancel or end another. ``pg_catalog.node_catalogs``
+decides which sessions a role may see or end.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Activity:
 
 @dataclass(slots=True)
 class Session:
-    """Hold what other sessions know of a session. ``cancel``, ``terminate`` and ``look`` may be
+    """The part of a session that other sessions know. ``cancel``, ``terminate`` and ``look`` may be
     called from any thread; ``look`` brings an activity up to date."""
 
     activity: Activity

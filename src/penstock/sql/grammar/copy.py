@@ -74,8 +74,7 @@ _COLUMN: Final = ColumnRef(("c",))
 
 
 class CopyForm(Enum):
-    """The form in which a query asks for a column: its value, a cast to text, or the output
-    text."""
+    """The form in which a column is read: its value, a cast to text, or the output text."""
 
     VALUE = "value"
     CAST = "cast"

@@ -1,2 +1,1 @@
-"""Analysis of raw trees to typed ones (analyze.c, parse_*.c): it finds names, types and
-functions."""
+"""Analysis of raw trees to typed ones (analyze.c, parse_*.c): finds names, types and functions."""

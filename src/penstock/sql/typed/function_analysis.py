@@ -1,8 +1,7 @@
 """Function calls to typed nodes (ParseFuncOrColumn of parse_func.c).
 
-A raw call with typed arguments becomes a FuncExpr, or a coercion if the name is a type's. For any
-call, this file also finds its function. ``query_expression`` decides which clauses allow
-aggregates.
+A raw call with typed arguments becomes a FuncExpr, or a coercion if the name is a type's. Any
+call's function is found here; ``query_expression`` decides which clauses allow aggregates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Scopes: the columns that a name can mean (parse_relation.c, colNameToVar, refnameNamespaceItem).
 
-Relations are added as FROM lists them. A reference then gives the node that it means, or
-PostgreSQL's error.
+FROM adds relations; a reference gives the node that it means, or PostgreSQL's error.
 """
 
 from __future__ import annotations
