@@ -87,8 +87,8 @@ def fetch(
     """Return the paths of the artifacts in ``folder``; fetch those that are missing.
 
     ``what`` names them in messages ("the jars of Delta Lake 4.4.0"). An existing file is trusted by
-    its name: it got the name only after its checksum was right (``is_intact`` looks again, for the
-    doctor).
+    its name, which it got only after its checksum was right (the doctor looks again by
+    ``is_intact``).
 
     Raises ConfigurationError when Ivy, Java or the network is missing or a checksum is wrong.
     """
@@ -144,7 +144,7 @@ def _fetch_missing(missing: Sequence[Artifact], folder: Path, what: str, offline
 
 
 def _run_ivy(artifacts: Sequence[Artifact], scratch: Path) -> str:
-    """Let Ivy put the jars into ``scratch``; return its complaint, empty when there is none."""
+    """Let Ivy put the jars into ``scratch``; return its error text, empty when there is none."""
     module = scratch / "ivy.xml"
     module.write_text(_ivy_module(artifacts), encoding="utf-8")
     command = [java_executable(), "-jar", str(_ivy_jar()), "-warn"]

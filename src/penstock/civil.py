@@ -36,7 +36,7 @@ _TIMESTAMP = re.compile(
 def days_from_civil(year: int, month: int, day: int) -> int:
     """Return the days since 1970-01-01 of a proleptic Gregorian date.
 
-    Years are taken to start in March, so that the leap day is their last.
+    Years are counted from March, which makes the leap day their last day.
     """
     year -= month <= 2
     era, of_era = divmod(year, 400)

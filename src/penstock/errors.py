@@ -1,8 +1,8 @@
 """Errors of Penstock, as one tree with PostgreSQL's fields (elog.c, ErrorData).
 
-In: message, detail, hint and SQLSTATE, kept apart. Out: exceptions that pickle, so that they cross
-from Spark's executors to the driver whole. ``penstock.subscription.retry`` decides what to do about
-an error (retry, stop, disable), never this module. No message may hold a password (law 9).
+Message, detail, hint and SQLSTATE are separate fields. The exceptions pickle, so they cross from
+Spark's executors to the driver whole. ``penstock.subscription.retry``, not this module, decides
+whether to retry, stop or disable. No message may hold a password (law 9).
 
 ::
 

@@ -1,4 +1,4 @@
-"""Log sequence numbers: positions in the publisher's WAL (xlogdefs.h, pg_lsn.c).
+"""Log sequence numbers: positions in a publisher's WAL or the node's log (xlogdefs.h, pg_lsn.c).
 
 ``Lsn`` is made from PostgreSQL's text ``X/X`` or a 64-bit number. It is an int that prints as
 PostgreSQL prints it.

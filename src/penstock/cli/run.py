@@ -139,7 +139,7 @@ def run(
 
 # Progress of copies and of the stream while a node runs in the foreground.
 #
-# On a terminal bars stand below the log lines: each disappears when its copy is done, and all at
+# On a terminal bars stand below the log lines. Each disappears when its copy is done, and all at
 # the end. Elsewhere a plain line is printed now and then while tables are copied, and when a state
 # changes. The display only reads the node's status; a failing read is skipped.
 
@@ -353,8 +353,8 @@ def streaming_text(subscription: SubscriptionStatus, room: int | None = None) ->
     return ", ".join(parts) if room is None else _fitting(parts, by_use, room)
 
 
-# Standard error while bars are drawn in place at the end of the terminal. Log lines and notices go
-# above the bars as whole lines: not wrapped, coloured or cut, so that they can be read and copied.
+# Standard error while bars are drawn at the end of the terminal. Log lines and notices go above the
+# bars as whole lines: not wrapped, coloured or cut, so that they can be read and copied.
 
 
 class AboveBars(io.TextIOBase):

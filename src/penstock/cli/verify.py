@@ -1,7 +1,6 @@
 """``penstock verify``: compare tables of subscriptions with their publishers', as text or JSON.
 
-Each table is a line, and a table that differs also shows some rows. On a terminal a bar shows the
-progress.
+Each table is a line, with some rows if it differs. On a terminal a bar shows the progress.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def main() -> int:
     options = _parser().parse_args()
     source, publication = os.environ.get("SOURCE", ""), os.environ.get("PUBLICATION", "")
     console = Console(highlight=False, soft_wrap=True)
-    # SIGTERM acts like Ctrl-C: whatever was started is ended, and the publisher's slot dropped.
+    # SIGTERM acts like Ctrl-C: all that was started is ended, and the publisher's slot dropped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if bool(source) != bool(publication):
         console.print("SOURCE and PUBLICATION go together; neither of them: the shop.")

@@ -335,8 +335,8 @@ def _since(began: float) -> str:
 # Comparison of Delta tables at a cut with the publisher's: every row, every column, as multisets.
 #
 # Each side is read by a program that is not ours (libpq, delta-rs). There is one result per table,
-# with examples of rows that differ. Memory is a few bytes per row; of tables beyond ``limit`` rows
-# only the numbers of rows are compared.
+# with examples of rows that differ. Memory is a few bytes per row. For tables beyond ``limit``
+# rows, only the numbers of rows are compared.
 
 Row = tuple[Any, ...]
 
@@ -544,7 +544,7 @@ def _examples(
 
 # The view of the demo, about once a second: the node's status, the newest cut, the publisher's
 # position, the traffic's counter. It is a live table on a terminal, otherwise a plain line every
-# few seconds. It only reads; the story decides when to look on and when to go on.
+# few seconds. It only reads; the story decides how long it runs.
 
 _INTERVAL = 1.0
 _PLAIN_INTERVAL = 5.0

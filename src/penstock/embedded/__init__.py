@@ -1,8 +1,8 @@
 """Servers that this process owns, for the demo, the tests and the benchmarks.
 
 ``EmbeddedPostgres`` is a real server of a major version, from packages alone, without a system
-installation. PostgreSQL 18's clients come with it. ``NodeProcess`` is a node as users run it. Both
-can wait for a state. No production code of Penstock imports this room.
+installation. PostgreSQL 18's clients come with it. ``NodeProcess`` is a node as users run it.
+``wait_until`` waits for a state of either. No production code of Penstock imports this room.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from penstock import artifacts
 from penstock.artifacts import Artifact, Notice
 from penstock.errors import ConfigurationError
 
-# The unprivileged account that a server runs under, since PostgreSQL refuses to run as root.
+# The unprivileged account under which a server runs, since PostgreSQL refuses to run as root.
 
 _CANDIDATES = ("penstock", "nobody", "postgres", "daemon")
 

@@ -46,10 +46,10 @@ def wait_until(
 ) -> T:
     """Look every ``pause`` seconds until the result is true, and return it.
 
-    Without ``pause``, look every 0.05 s, and less often if a look takes long, so as to leave the
-    processor to the work that is waited for. The TimeoutError shows ``state()``, or the last result
-    without ``state``. ``guard`` is called at each look and raises if waiting has become pointless.
-    The deadline moves on whenever ``progress()`` changes.
+    Without ``pause``, look every 0.05 s, and less often if a look takes long: the awaited work
+    needs the processor. The TimeoutError shows ``state()``, or the last result without ``state``.
+    ``guard`` is called at each look and raises if waiting has become pointless. Each change of
+    ``progress()`` extends the deadline.
     """
     began = time.monotonic()
     deadline, reached = began + timeout, progress()
@@ -198,7 +198,7 @@ class NodeProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    # What it says
+    # Output
 
     @property
     def log_path(self) -> Path:
@@ -220,8 +220,8 @@ class NodeProcess:
     def wait_until(
         self, look: Callable[[], T], what: str, timeout: float = 90, pause: float | None = None
     ) -> T:
-        """Wait as ``waiting.wait_until`` does, while the node runs. Raises ConfigurationError if
-        the node has ended, and TimeoutError."""
+        """Wait as the function ``wait_until`` does, while the node runs. Raises ConfigurationError
+        if the node has ended, and TimeoutError."""
         return wait_until(
             look, what, timeout, state=self.log_tail, guard=self.require_running, pause=pause
         )

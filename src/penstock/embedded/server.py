@@ -308,7 +308,7 @@ class EmbeddedPostgres:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in the terminal is for us; the guardian sees to the server's end.
+                # Ctrl-C in the terminal is for us; the guardian ends the server.
                 start_new_session=True,
                 **as_account(self._account),
             )

@@ -140,7 +140,7 @@ class Sessions:
         return _moment(None if session is None else session.activity.transaction_started)
 
     def statement_started(self, pid: int) -> datetime:
-        """Return when a session's statement came, in UTC; now if it has none
+        """Return when a session's statement arrived, in UTC; now if it has none
         (GetCurrentStatementStartTimestamp)."""
         session = self.find(pid)
         return _moment(None if session is None else session.activity.query_started)

@@ -1,7 +1,7 @@
 """The node's enum types as rows of pg_type, for the running statement.
 
-``type_cache`` gets the types from here, and the positions of labels are found here. The order of an
-enum's values is that of its labels, whatever their texts are.
+``type_cache`` finds the types that this file sets. The order of an enum's values is that of its
+labels, whatever their texts are.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ENUM_RECV: Final = 3532
 
 
 def remember_enums(enums: Sequence[EnumType]) -> None:
-    """Let the statements of this thread know these enums from here on."""
+    """Set the enums that the statements of this thread know from here on."""
     type_cache.remember(_types(tuple(enums)))
 
 
 def known_enums(enums: Sequence[EnumType]) -> AbstractContextManager[None]:
-    """Let the code within know these enums."""
+    """Set the enums that the code within knows."""
     return type_cache.remembered(_types(tuple(enums)))
 
 

@@ -82,7 +82,7 @@ def is_enum(oid: int) -> bool:
 
 def field_descriptions(columns: Iterable[Attribute]) -> tuple[FieldDescription, ...]:
     """Return the fields of RowDescription for columns of a result (printtup.c,
-    SendRowDescriptionMessage). The modifier of a record is known to the analysis alone."""
+    SendRowDescriptionMessage). Only the analysis knows the modifier of a record."""
     return tuple(
         FieldDescription(
             replace(column, typmod=-1) if column.type_oid == RECORD else column,

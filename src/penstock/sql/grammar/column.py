@@ -275,7 +275,7 @@ def _references(raw: RawNode) -> RangeVar:
     return relation(raw, "pktable")
 
 
-# What may stand behind DEFAULT: a constant, which keeps its text, or the time of a statement.
+# Read DEFAULT: a constant, which keeps its text, or the time of a statement.
 
 NOW: Final = "now()"
 CURRENT_DATE: Final = "CURRENT_DATE"

@@ -65,10 +65,9 @@ def _copy(raw: RawNode, _source: Source) -> Copy:
     )
 
 
-# The queries that a subscriber copies a table with (tablesync.c, copy_table):
-# ``SELECT columns FROM [ONLY] table [WHERE condition]``. A column may be asked for as text: by
-# ``column::text``, or by the expression with which a node asks for the output function's text
-# (``pgtypes.varlena``).
+# The queries by which a subscriber copies a table (tablesync.c, copy_table): ``SELECT columns FROM
+# [ONLY] table [WHERE condition]``. A column may be read as text: by ``column::text``, or by the
+# expression with which a node asks for the output function's text (``pgtypes.varlena``).
 
 _COLUMN: Final = ColumnRef(("c",))
 

@@ -108,9 +108,9 @@ def parse_tree(text: str) -> list[dict[str, Any]]:
 def scan(text: str) -> Scanned:
     """Cut a text into tokens as PostgreSQL's scanner does. Raises PenstockError (22021).
 
-    There are no tokens if one of them cannot be read: the text has no tree then, and the parser
-    reports the error, which may be an earlier one. Comments become blanks, since libpg_query does
-    not notice behind a comment that a string continues on the next line.
+    If a token cannot be read there are none: the text has no tree then, and the parser reports the
+    error, which may be an earlier one. Comments become blanks, because libpg_query does not notice
+    behind a comment that a string continues on the next line.
     """
     data = _encoded(text)
     try:

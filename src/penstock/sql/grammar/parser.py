@@ -35,10 +35,10 @@ from penstock.sql.grammar.subscription import AlterSubscriptionRefreshTables
 # Parse forms that PostgreSQL's grammar lacks: REPLICA IDENTITY USING KEY (columns) of ALTER TABLE,
 # and ALTER SUBSCRIPTION name REFRESH TABLE tables.
 #
-# In: a text as PostgreSQL's scanner has cut it. Out: a text of the same length that PostgreSQL's
-# parser takes, and instructions for its nodes. In this text a similar form of PostgreSQL's stands
-# for each form of ours. PostgreSQL's parser reads everything around it, so that a statement is read
-# whole or is a syntax error.
+# A text that PostgreSQL's scanner has cut becomes a text of the same length that PostgreSQL's
+# parser takes, with instructions for its nodes. There a similar form of PostgreSQL's stands for
+# each form of ours. PostgreSQL's parser reads everything around it, so a statement is read whole or
+# is a syntax error.
 
 _KEY: Final = (Token.REPLICA, Token.IDENTITY_P, Token.USING, Token.KEY, Token.ASCII_40)
 _NOTHING: Final = (Token.REPLICA, Token.IDENTITY_P, Token.NOTHING)
@@ -59,7 +59,7 @@ class Extensions:
     refreshed: dict[int, str] = field(default_factory=dict)
 
     def restore(self, node: dict[str, Any], source: Source) -> Json:
-        """Return a statement with our nodes in place of those that stood for them."""
+        """Return a statement with our nodes, in place of the nodes that stood for them."""
         name = self.refreshed.get(source.tokens[0].start)
         if name is not None:
             if source.tokens[-1].kind == Token.RESTRICT and _is_behavior(source):
@@ -114,7 +114,7 @@ def _replace(data: bytearray, start: int, end: int, by: bytes) -> None:
 
 
 def _is_behavior(source: Source) -> bool:
-    """Tell whether the last word, RESTRICT, comes after a name, and so is no name itself."""
+    """Tell whether the last word, RESTRICT, comes after a name and is therefore no name itself."""
     before = source.tokens[-2].kind
     return before not in (Token.ASCII_44, Token.ASCII_46, Token.TABLE)
 

@@ -59,7 +59,7 @@ class RawNode:
         return tuple(string(item) for item in self.nodes(name))
 
     def ignore(self, *names: str) -> None:
-        """Ignore fields that follow from others."""
+        """Ignore fields that other fields determine."""
         for name in names:
             self._fields.pop(name, None)
 

@@ -160,7 +160,7 @@ def _select_of(node: Json) -> SelectStmt:
     return _select(raw)
 
 
-# Expressions: a function for each kind of node, and other kinds are refused by name.
+# Expressions: each supported kind of node has a function; other kinds are refused by name.
 
 _KINDS: Final = {
     "AEXPR_OP": AExprKind.OP,

@@ -162,7 +162,7 @@ def _checked(
 
 
 def _unread(text: str, lowered: str) -> Exception:
-    """Return the error for a text that is not read here, whether PostgreSQL reads it or not."""
+    """Return the error for a text that is not read here; PostgreSQL may read it."""
     if re.search(r"\d|infinity|^\.$", lowered):
         return FeatureNotSupported(
             f'"{text}" is not supported as a constant of type interval',

@@ -191,7 +191,7 @@ def _node(node: Node) -> Any:
             return _call(f"{node.name}in", INT8, lowered(argument))
         case FuncExpr(name=name, arguments=(array, _)) if name in _BOUNDS:
             zero = " from 0" if from_zero(array) else ""
-            # generate_subscripts keeps its oid, which tells that it returns a set.
+            # generate_subscripts keeps its oid, which shows that it returns a set.
             oid = node.oid if name == _SUBSCRIPTS else 0
             return replace(_below(node), oid=oid, name=f"{name}{zero}")
         case SubscriptingRef(array=array) if from_zero(array):

@@ -412,10 +412,10 @@ __all__ = ["NAME", "SERIES_TOO_LONG", "CatalogSql", "array", "compile_catalog_qu
 
 # Check that calls with an effect run as often as PostgreSQL runs them, or refuse the statement.
 #
-# In: a query, DuckDB's SQL for it. Out: 0A000 if DuckDB would leave a call out (it drops columns
-# that nobody reads, with their effects), make it for other rows, or make it twice. Such calls are
-# supported in select lists, and in those of subqueries if the outer query reads the column of every
-# row. LIMIT of a UNION is left to ``postponed``.
+# 0A000 is raised if DuckDB would leave a call out (it drops columns that nobody reads, with their
+# effects), make it for other rows, or make it twice. Such calls are supported in select lists, and
+# in those of subqueries if the outer query reads the column of every row. ``postponed`` handles
+# LIMIT of a UNION.
 
 _LOOKS: Final = re.compile(
     r"clock_timestamp|timeofday|random\w*|gen_random_uuid|uuidv\d|current_query|currval|lastval"
@@ -457,7 +457,7 @@ def check_once(query: Query, sql: str, functions_: Mapping[str, CatalogFunction]
 def check_effects(query: Query, give_rows: Container[str]) -> None:
     """Raise FeatureNotSupported if a call with an effect could run too seldom or too often.
 
-    ``give_rows``: functions whose rows are all produced, whatever is read of them.
+    ``give_rows``: functions that produce all of their rows, even if not all are read.
     """
     if _effect(query) is not None:
         _Effects(give_rows).columns(query)
@@ -524,7 +524,7 @@ class _Effects:
         item = query.from_[0] if query.from_ else None
         gives_rows = isinstance(item, FunctionScan) and item.function in self._give_rows
         if len(query.from_) != 1 or not isinstance(item, Relation):
-            # PostgreSQL calls it once there, whatever rows of a catalog are joined to it.
+            # PostgreSQL calls it once there, even if rows of a catalog are joined to it.
             others = query.from_[1:] if gives_rows else query.from_
             plain = not any(isinstance(other, Join | SeriesScan) for other in others)
             _check_none(others if plain else query.from_, "in a join")
@@ -685,8 +685,7 @@ def _calls(item: object, name: str) -> int:
 # Compile operators of catalog queries that queries of tables may not use: computed patterns, bits,
 # arrays.
 #
-# In: the operator's name and its operands. Out: a ``Value``, or None if ``duckdb_operators``
-# compiles it.
+# The result is a ``Value``, or None if ``duckdb_operators`` compiles the operator.
 
 _BACKSLASH: Final = "'\\'"
 _PATTERNS: Final = {
@@ -751,8 +750,8 @@ def operation(compiler: Compiler, name: str, first: Node, second: Node, type_: i
 
 # Compile arguments of functions in FROM as DuckDB's SQL.
 #
-# In: a function's parameters, typed values. Out: one SQL expression for each parameter; arguments
-# that a call leaves out are NULL, variadic ones one list.
+# Each parameter of the function gets one SQL expression. Arguments that a call leaves out are NULL;
+# variadic ones are one list.
 
 
 def argument_cells(function: TableFunction, values: Sequence[Value]) -> list[str]:
@@ -778,7 +777,7 @@ def check_constant(name: str, call: Node) -> None:
 
 # Find the order of rows from functions in FROM that count.
 #
-# In: items of FROM, nodes of a query. Out: a sort key; whether a node returns sets.
+# A sort key restores this order.
 
 
 def counting(node: FromNode) -> str:
@@ -808,11 +807,11 @@ def has_set(node: Node) -> bool:
 
 # Call volatile functions of a SELECT list under LIMIT only for the rows that are left.
 #
-# In: a query. Out: one that has the same rows and calls them after its LIMIT (planner.c,
-# make_sort_input_target), or 0A000. DuckDB works on many rows at a time: it computes the SELECT
-# list of a sorted query for all of them, so ``pg_drop_replication_slot(slot_name)`` with LIMIT 1
-# would drop every slot. Unlike PostgreSQL, we do not call them for the rows that an OFFSET beside a
-# LIMIT skips.
+# The new query has the same rows and calls them after its LIMIT (planner.c,
+# make_sort_input_target); 0A000 if that is impossible. DuckDB works on many rows at a time: it
+# computes the SELECT list of a sorted query for all of them, so
+# ``pg_drop_replication_slot(slot_name)`` with LIMIT 1 would drop every slot. Unlike PostgreSQL, we
+# do not call them for the rows that an OFFSET beside a LIMIT skips.
 
 VOLATILE: Final = "v"
 
@@ -835,7 +834,7 @@ def postponed(query: Query) -> Query:
     inner: list[Node] = []
 
     def held(node: Node) -> Var:
-        """Return the column of the limited query that has the value."""
+        """Return the column of the limited query that holds the value."""
         if node not in inner:
             inner.append(node)
         return Var(node.type, f"c{inner.index(node) + 1}", typmod_of(node), relation=scan)

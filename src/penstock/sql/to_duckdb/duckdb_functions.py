@@ -122,7 +122,7 @@ def _text(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | No
 
 
 def _length_made(node: Node) -> int:
-    """Return how many characters an expression makes for a row at most, as far as is known."""
+    """Return the known upper limit of the characters that an expression makes for a row."""
     if isinstance(node, Const):
         return len(node.text or "")
     if isinstance(node, Var):

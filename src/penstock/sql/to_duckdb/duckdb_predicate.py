@@ -80,7 +80,8 @@ def predicate(node: Node) -> Value:
 
 
 def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value:
-    """Join by AND or OR from left to right; an operand is evaluated if no earlier one decides."""
+    """Join by AND or OR from left to right; an earlier operand may decide, and ends the
+    evaluation."""
     result = values[-1]
     for value in reversed(values[:-1]):
         joined = f"({value.sql} {operator.value} {result.sql})"
@@ -95,8 +96,8 @@ def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -
     """Return a strict function of operands that may fail. ``nodes``: the operands.
 
     PostgreSQL evaluates every operand. DuckDB leaves one out if another is NULL, or if the types
-    decide a comparison with a constant. A NULL of constants comes first, since PostgreSQL's planner
-    sees it.
+    decide a comparison with a constant. A constant NULL is checked first, since PostgreSQL's
+    planner sees it.
     """
     failing = [f"({value.sql}) IS NULL" for value in values if value.fails]
     if not failing:
@@ -412,9 +413,8 @@ def _elements(node: Node) -> Sequence[Node] | None:
 # Fold constants that are written as arithmetic: ``24 * 60 * 60``, ``3 * interval '1 h'``
 # (clauses.c).
 #
-# In: a typed expression. Out: a constant if it is one of integers or intervals and has a value,
-# otherwise the expression itself. An expression without a value (``1 / 0``) stays, and is then
-# refused.
+# A typed expression of integers or intervals becomes a constant if it has a value. Any other
+# expression stays as it is. An expression without a value (``1 / 0``) stays, and is then refused.
 
 _BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 
@@ -434,7 +434,7 @@ _OPERATORS: Final[dict[str, Callable[[int, int], int]]] = {
 
 
 def folded(node: Node) -> Node:
-    """Return the constant that the expression is, or the expression."""
+    """Return the constant to which the expression folds, or the expression."""
     value = evaluated(node) if node.type == INTERVAL else _integer(node)
     if value is None or isinstance(node, Const):
         return node

@@ -112,7 +112,7 @@ class CompiledQuery:
 
 
 def compile_query(query: Query, session: SessionValues | None = None) -> CompiledQuery:
-    """Compile a query whose rows are as they are printed. Raises as ``compile_rows``."""
+    """Compile a query that returns its rows as printed. Raises as ``compile_rows``."""
     compiled = compile_rows(query, session)
     if not any(value.printed for value in compiled.values):
         return compiled
@@ -127,7 +127,7 @@ def compile_query(query: Query, session: SessionValues | None = None) -> Compile
 
 
 def compile_rows(query: Query, session: SessionValues | None = None) -> CompiledQuery:
-    """Compile a query whose rows are as they are computed.
+    """Compile a query that returns its rows as computed.
 
     ``session``: None if the statement may not use the session's values. Raises FeatureNotSupported
     if DuckDB differs, PenstockError (54001).
@@ -149,7 +149,7 @@ def compile_input(item: TableInput) -> CompiledQuery:
 
 # Compute numerics of any length in queries: quotients and rounding (numeric.c).
 #
-# In: typed calls. Out: a ``Value`` that calls functions which ``numeric_functions`` registers with
+# A typed call becomes a ``Value`` that calls functions which ``numeric_functions`` registers with
 # the connection. A row filter has decimals only.
 
 
@@ -279,7 +279,7 @@ class QueryCompiler(NumericCompiler):
         return TableInput(scan, tuple(used or known[:1]), predicate, equal)
 
     def conditions(self, query: Query) -> dict[str, list[tuple[Node, str]]]:
-        """Return the conditions of WHERE on one table alone, which then reads fewer rows."""
+        """Return the conditions of WHERE on one table alone, so that fewer of its rows are read."""
         scans = {scan.name: scan for node in query.from_ for scan in always_there(node)}
         found: dict[str, list[tuple[Node, str]]] = {}
         for condition in conjuncts(query.where):
@@ -524,7 +524,7 @@ def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:
 # Compile aggregates and window functions in DuckDB's SQL with PostgreSQL's results
 # (pg_aggregate.dat).
 #
-# In: an aggregate's name and its arguments as values. Out: a ``Value``. All others are refused.
+# An aggregate's name and its arguments give a ``Value``. Other aggregates are refused.
 
 _RANKS: Final = {
     "row_number": "BIGINT",
@@ -684,7 +684,7 @@ def _refused(node: Aggref, values: Sequence[Value]) -> Exception:
 
 # Compile an item of ORDER BY so that DuckDB orders as PostgreSQL does.
 #
-# In: a sort key with its compiled value. Out: SQL; types with another order in DuckDB are refused.
+# A sort key with its compiled value becomes SQL. Types with another order in DuckDB are refused.
 
 _ORDERED: Final = PLAIN | {NUMERIC, BPCHAR}
 
@@ -714,9 +714,9 @@ def _direction(key: SortKey) -> str:
 
 # Order ranges (rangetypes.c, range_cmp), which are held as their text.
 #
-# In: SQL of a range's text, as ``range_out`` prints it, and its type. Out: SQL of a value that
-# DuckDB orders the same way: the empty range, then by the lower bounds, then by the upper ones,
-# where a missing bound lies beyond every value.
+# SQL of a range's text, as ``range_out`` prints it, becomes SQL of a value that DuckDB orders the
+# same way: the empty range, then by the lower bounds, then by the upper ones. A missing bound lies
+# beyond every value.
 
 SUBTYPES: Final = {
     3904: INT4,

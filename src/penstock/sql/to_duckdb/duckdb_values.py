@@ -85,7 +85,7 @@ class Value:
 
 
 def refused(what: str) -> FeatureNotSupported:
-    """Return the error for something that PostgreSQL allows and we do not."""
+    """Return the error for a feature that PostgreSQL allows and we do not."""
     return FeatureNotSupported(
         f"{what} is not supported",
         hint="The documentation lists the functions, operators and casts that are supported.",

@@ -32,7 +32,7 @@ def moved(name: str, moment: Value, interval: Node, result: int) -> Value:
     """Add an interval to a date or timestamp, or subtract it (``name``).
 
     Raises FeatureNotSupported for an interval that is no constant, or of more than a thousand
-    years: a moment between the years 1 and 9999 must stay within DuckDB's range.
+    years: the result for years 1 to 9999 must stay within DuckDB's range.
     """
     constant = evaluated(interval)
     if constant is None or "infinity" in moment.sql:

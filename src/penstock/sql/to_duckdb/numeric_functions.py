@@ -47,7 +47,7 @@ def numeric_division(dividend: str, divisor: str) -> str:
         return "0"
     scale = _division_scale(first, second)
     digits = max(first.adjusted() - second.adjusted(), 0) + scale + _SPARE_DIGITS
-    # Cut off, so that the result is not rounded twice; a last 1 tells that there was more.
+    # Cut off, so that the result is not rounded twice; a last digit 1 marks a remainder.
     cut = _truncated(first, second, digits)
     return _printed(cut, scale)
 

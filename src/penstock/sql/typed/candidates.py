@@ -86,8 +86,8 @@ def find_function(
     """Return the function with the types of its arguments; None if no name and number fits.
 
     Raises 42725 if several fit equally well. Variadic arguments are repeated, defaults left out;
-    ``variadic``: the last argument is the array of them. ``names``: names of the last arguments, if
-    the call gives them.
+    ``variadic``: the last argument is the array of variadic ones. ``names``: names of the last
+    arguments, if the call gives them.
     """
     candidates = []
     for function in functions_by_name().get(name, ()):

@@ -337,8 +337,8 @@ class ExpressionAnalysis:
 
 
 def parameter_constant(raw: ParamValue) -> Node:
-    """Return the constant that a parameter is. A string takes its type from what is beside it, and
-    so does a value whose type is only read later."""
+    """Return the constant that replaces a parameter. A string takes its type from its surroundings,
+    and so does a value whose type is only read later."""
     type_ = types().get(raw.type_oid)
     if type_ is None or (raw.text is not None and raw.type_oid in _STRINGS):
         return Const(UNKNOWN, raw.text)

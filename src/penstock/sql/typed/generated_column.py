@@ -182,9 +182,9 @@ def with_generated_rows(
 def with_generated_settings(
     settings: Mapping[str, Node], scan: TableScan, table: str
 ) -> dict[str, Node]:
-    """Return the new values by column, those of generated columns included.
+    """Return the new values by column, including those of generated columns.
 
-    A generated column is made anew if a column that it uses is set, or if it is set to DEFAULT.
+    A generated column is computed if a column that it uses is set, or if it is set to DEFAULT.
     """
     old = zip((column.name for column in scan.columns), scan.variables(), strict=True)
     values: dict[str, Node] = {**dict(old), **settings}

@@ -63,7 +63,7 @@ _PLAIN: Final = frozenset(_BY_NAME[name].oid for name in _NAMES.split())
 
 # Read network addresses in literals (network.c, inet_net_pton.c, mac.c).
 #
-# In: a literal's text. Out: the text that inet_out, cidr_out and macaddr_out print.
+# The result is the text that inet_out, cidr_out and macaddr_out print.
 
 _PARTS: Final = re.compile(r"([0-9a-fA-F:.]+)(?:/(\d{1,3}))?", re.ASCII)
 _MAC: Final = (
@@ -198,7 +198,7 @@ def input_function(type_oid: int, typmod: int) -> Callable[[str], str]:
 
 # Read bit strings in literals (varbit.c): ``101``, ``b101``, ``x1F``.
 #
-# In: a literal's text, the modifier of its type. Out: the text that bit_out prints.
+# The result is the text that bit_out prints, for the modifier of the type.
 
 _HEX = "0123456789abcdefABCDEF"
 
@@ -226,8 +226,8 @@ def read_bit(text: str, typmod: int, *, varying: bool) -> str:
 
 # Read times of day in literals (DecodeTimeOnly of datetime.c).
 #
-# In: a literal's text. Out: the text that time_out and timetz_out print. A date before the time is
-# ignored. If the type has a zone, a time without one is in UTC, as sessions are.
+# The result is the text that time_out and timetz_out print. A date before the time is ignored. If
+# the type has a zone, a time without one is in UTC, as sessions are.
 
 _SQL_NAMES: Final = {False: "time", True: "time with time zone"}
 _TIME: Final = re.compile(
@@ -275,7 +275,7 @@ def _offset(match: re.Match[str], text: str) -> str:
 
 
 def _unread(text: str, zone: bool) -> Exception:
-    """Return the error for a text that is not read here, whether PostgreSQL reads it or not."""
+    """Return the error for a text that is not read here; PostgreSQL may read it."""
     invalid = InvalidDatetimeFormat(f'invalid input syntax for type {_SQL_NAMES[zone]}: "{text}"')
     if _DATE.fullmatch(text):
         return invalid

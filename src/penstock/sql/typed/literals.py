@@ -41,7 +41,7 @@ _UUID: Final = re.compile(r"\{?(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}?")
 
 
 def read_literal(text: str | None, type_oid: int) -> Const:
-    """Return the constant of a type that a literal is."""
+    """Return a literal as a constant of a type."""
     if text is None:
         return Const(type_oid, None)
     return Const(type_oid, canonical(text, type_oid))
@@ -136,8 +136,8 @@ def _vector(item: int) -> Callable[[str], str]:
 
 # Read literals of json and jsonb (json.c, jsonb.c).
 #
-# In: a literal's text. Out: the text that the output functions print. json stays as it was written;
-# jsonb has its keys in order, each once, and numbers as numeric prints them.
+# The result is the text that the output functions print. json stays as it was written; jsonb has
+# its keys in order, each once, and numbers as numeric prints them.
 
 _SURROGATES = range(0xD800, 0xE000)
 

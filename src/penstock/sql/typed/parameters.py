@@ -65,9 +65,9 @@ ColumnTypes = Callable[[str | None, str], Mapping[str, int]]
 def parameter_types(
     query: PreparableStmt, count: int, said: Sequence[int], columns: ColumnTypes
 ) -> tuple[int, ...]:
-    """Return the oids of ``$1`` to ``$count``: of each the first type that the analysis gives it,
-    or text. ``said``: types by the client; 0 for open ones. Errors of the analysis are left to
-    whoever runs the statement."""
+    """Return the oids of ``$1`` to ``$count``: the first type that the analysis gives each, or
+    text. ``said``: types by the client; 0 for open ones. Errors of the analysis are ignored here;
+    running the statement raises them."""
     found = {number: oid for number, oid in enumerate(said, 1) if oid}
     if any(number not in found for number in range(1, count + 1)):
         with suppress(PenstockError):  # whoever runs it raises the error

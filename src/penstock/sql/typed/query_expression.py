@@ -186,7 +186,7 @@ class QueryExpressions(ExpressionAnalysis):
         return FuncExpr(RECORD, 0, _EXPANDARRAY[-1], arguments, typmod=type_)
 
     def _check_level(self, arguments: tuple[Node, ...]) -> None:
-        """Refuse an aggregate of columns of the outer query: it would belong to that query."""
+        """Refuse an aggregate of columns of the outer query, as it would belong to that query."""
         own = {node.relation for _, node in self._scope.namespace.columns if isinstance(node, Var)}
         used = {relation for node in arguments for relation in relations_of(node)}
         if used and not used & own:

@@ -130,7 +130,7 @@ def _no_column(shown: str) -> PenstockError:
     return UndefinedColumn(f"column {shown} does not exist")
 
 
-# What the queries of a statement share (ParseState of parse_node.h).
+# The state that the queries of a statement share (ParseState of parse_node.h).
 
 FindTable = Callable[[RangeVar], tuple[Attribute, ...]]
 """Returns the columns of a table. Raises UndefinedObject (42P01), PenstockError (42501)."""

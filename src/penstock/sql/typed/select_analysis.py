@@ -383,7 +383,7 @@ class SelectAnalysis:
 
 
 def _typed(query: Query, wanted: list[int], word: str) -> Query:
-    """Give the literals of a query that had no type the wanted ones."""
+    """Give literals of a query that have no type the wanted types."""
     targets = tuple(
         to_common_type(node, type_, word) if node.type == UNKNOWN else node
         for node, type_ in zip(query.targets, wanted, strict=True)
@@ -419,8 +419,7 @@ def _target_list(
 
 # Analyze FROM: relations, their columns and joins (parse_clause.c, transformFromClauseItem).
 #
-# In: raw items, look-ups of tables, the queries of WITH. Out: typed nodes, and the namespace that
-# the other clauses see.
+# Raw items become typed nodes. FROM also gives the namespace that the other clauses see.
 
 _INT8_RANGE: Final = range(-(1 << 63), 1 << 63)
 
@@ -522,7 +521,7 @@ class FromClause:
 
     def _join(self, raw: JoinExpr, seen: ParseNamespace) -> tuple[FromNode, ParseNamespace]:
         left, left_names = self.item(raw.left, seen)
-        # RIGHT and FULL joins do not let their right side see the relations at their left.
+        # In RIGHT and FULL joins the right side does not see the relations at its left.
         visible = left_names if raw.type in (JoinType.INNER, JoinType.LEFT) else ParseNamespace()
         right, right_names = self.item(raw.right, seen.joined(visible))
         using = raw.using
@@ -655,7 +654,7 @@ def _cast(node: Node, type_: int) -> Node:
 
 # Name a column of a query that has no alias (parse_target.c, FigureColname).
 #
-# In: a raw expression. Out: a name.
+# A raw expression gives the name.
 
 _UNNAMED: Final = "?column?"
 _WEAK, _STRONG = 1, 2
@@ -717,8 +716,7 @@ def _subquery(raw: ASubLink) -> tuple[str, int]:
 
 # Analyze ORDER BY, DISTINCT ON and their items (findTargetlistEntrySQL92 of parse_clause.c).
 #
-# In: raw items, the columns and values of a SELECT list, the analysis of expressions. Out: typed
-# keys.
+# Raw items, with the columns and values of a SELECT list, become typed keys.
 
 
 def sort_clause(
@@ -829,7 +827,7 @@ def reads(raw: SelectStmt, name: str) -> bool:
 
 @functools.cache
 def _parsed_view(text: str) -> SelectStmt:
-    """Return the query of a view of PostgreSQL's catalogs, of which there are only so many."""
+    """Return the query of a view of PostgreSQL's catalogs; their number is small."""
     return parse_select(text)
 
 

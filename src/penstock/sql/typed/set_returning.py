@@ -32,7 +32,7 @@ _SPREAD: Final = "rows of a function of the SELECT list"
 
 
 def is_set_returning(value: Expression | Star) -> bool:
-    """Tell whether an item of a SELECT list is a call of generate_series, and nothing else."""
+    """Tell whether an item of a SELECT list consists of a call of generate_series."""
     return isinstance(value, FuncCall) and value.name in ((SERIES,), ("pg_catalog", SERIES))
 
 
