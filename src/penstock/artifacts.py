@@ -32,7 +32,7 @@ from penstock.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 Notice = Callable[[str], None]
-"""Takes one line about something that makes the user wait."""
+"""A function that takes one line about a reason why the user must wait."""
 
 _OFFLINE_HINT = (
     "Check the network, or name a repository that can be reached in DEFAULT_ARTIFACT_REPOSITORY"

@@ -20,7 +20,7 @@ EPOCH_MICROSECONDS: Final = EPOCH_DAYS * DAY
 FIRST_DAY: Final = -719_162
 """0001-01-01, the first day that the lake's types hold."""
 LAST_DAY: Final = 2_932_896
-"""9999-12-31, the last day that they hold."""
+"""9999-12-31, the last day that the lake's types hold."""
 LOWEST_DAY: Final = -2_440_588
 """4714-11-24 BC, the first day of PostgreSQL's types."""
 HIGHEST_DAY: Final = 2_145_042_905

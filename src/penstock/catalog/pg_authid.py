@@ -26,7 +26,7 @@ from penstock.errors import DuplicateObject, UndefinedObject
 
 NO_LIMIT: Final = -1
 PUBLIC: Final = 0
-"""The grantee that means every role (ACL_ID_PUBLIC)."""
+"""The grantee that stands for every role (ACL_ID_PUBLIC)."""
 
 
 @dataclass(frozen=True, slots=True)

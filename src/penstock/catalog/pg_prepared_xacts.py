@@ -142,13 +142,13 @@ class PreparedState(Enum):
     """The state of a block."""
 
     PREPARING = "p"
-    """The client has no answer yet. If the node ends there will be none: the block is rolled back
-    then."""
+    """The client has no answer yet. If the node ends now, it gets none, and the block is rolled
+    back."""
     PREPARED = "r"
     ROLLED_BACK = "d"
-    """The block's files are removed once no slot has to be told of it any more."""
+    """The block's files are removed once no slot needs its outcome any more."""
     COMMITTED = "c"
-    """The block's tables have their commits, but the log does not say so yet."""
+    """The block's tables have their commits, but the log does not have them yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,10 +93,10 @@ STREAMING: Final = "streaming"
 """The state of a worker that has a stream."""
 
 _REPORTED_S: Final = 10.0
-"""A running node has written its numbers within so many seconds."""
+"""A running node has written its numbers within these seconds."""
 
 _TOLD_S: Final = 30.0
-"""A publisher that answers has told its position within so many seconds."""
+"""A publisher that answers has reported its position within these seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class SubscriptionStatistics:
     error_hint: str | None = None
     copy_snapshot_at: float | None = None
     """The time since which a running copy holds its snapshot. The two fields below are the xmin and
-    the bytes of WAL that the snapshot holds back, as the publisher tells them."""
+    the bytes of WAL that the snapshot holds back, as the publisher reports them."""
     copy_snapshot_xmin: int | None = None
     copy_retained_bytes: int | None = None
     tables: tuple[TableStatistics, ...] = ()

@@ -114,8 +114,8 @@ table is copied again. WIDEN: as FOLLOW, but a type that only became wider needs
 KEEP: Final = "keep"
 UNSENT_CHANGES: Final = ("error", KEEP)
 """Values of the option unsent_changes, for changes of rows that the publisher does not send.
-``error``: treat them as ``schema_change`` says. KEEP: leave the rows here as they are, and say so
-in the log."""
+``error``: treat them as ``schema_change`` says. KEEP: leave the rows here as they are, and log
+that."""
 FOLLOWING: Final = (FOLLOW, WIDEN)
 """Values of schema_change with which no change stops."""
 
@@ -318,8 +318,8 @@ class Subscription(SubscriptionOptions):
         return replace(self, stopped=False, error=None, stopped_by=None)
 
     def followed_as(self, other: Subscription) -> bool:
-        """Tell whether a worker that was started for ``other`` may go on. One whose subscription
-        was disabled ends after its current cut."""
+        """Tell whether a worker that was started for ``other`` may continue. If its subscription
+        was disabled, it ends after its current cut."""
         return replace(self, enabled=other.enabled) == other
 
     @property

@@ -37,7 +37,7 @@ from penstock.errors import ConfigurationError, DuplicateObject, PenstockError, 
 # URL. ``store`` and ``pg_stat_subscription`` make the tables.
 
 BUSY_TIMEOUT_S: Final = 30.0
-"""Seconds for which a process waits for another one's transaction."""
+"""Seconds for which a process waits for another process's transaction."""
 
 _POSTGRESQL: Final = ("postgresql", "postgres")
 _CONNECT_ARGS: Final[Mapping[str, int]] = {
@@ -61,7 +61,7 @@ _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') = 'off'"
 )
-"""Commits must be durable, whatever is set for the server, the database or the role."""
+"""Commits must be durable, regardless of the settings of the server, the database or the role."""
 
 
 def parse_url(url: str) -> URL:
@@ -236,7 +236,7 @@ def _of_server(error: BaseException | None) -> tuple[str | None, str]:
 
 
 SCHEMA_VERSION: Final = 27
-"""The version of the tables in METADATA, where the package's import has put all of them. Each
+"""The version of the tables in METADATA, to which the package's import has added all of them. Each
 version so far has only added tables and columns, so one step upgrades from any of them."""
 
 

@@ -36,7 +36,7 @@ from penstock.node.status import CatchupState, SubscriptionStatus, TableStatus
 _STDERR: Final = 2
 
 SIGNALLED: Final = 128
-"""The exit status of a process that a signal has ended is this plus the signal's number."""
+"""A process that a signal has ended has this exit status plus the signal's number."""
 
 
 _STOP: Final = b"s"
@@ -149,7 +149,7 @@ _BAR_WIDTH: Final = 20
 _GAPS: Final = 2
 """Characters between a line's name, its bar and its text."""
 _BARS: Final = 8
-"""Tables that have a bar of their own; more would not fit below the log."""
+"""Tables that have a bar of their own; more bars would not fit below the log."""
 
 
 class ProgressDisplay:

@@ -34,7 +34,7 @@ _NOT_FOLLOWING: Final = (
     SubscriptionRelState.DATASYNC,
     SubscriptionRelState.PARKED,
 )
-"""States in which no batch goes on in the partitions: a copy replaces all that they hold."""
+"""States in which no batch is under way in the partitions: a copy replaces all of their rows."""
 _PATIENCE_S: Final = 5.0
 """Seconds that a statement waits for a batch that is under way."""
 _LOOK_S: Final = 0.05
@@ -70,8 +70,8 @@ def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, s
 def check_between_batches(
     transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable
 ) -> None:
-    """Check that no batch is under way in a table whose partitions will change. A batch that only
-    some of them have must go on with the partitions that it began with.
+    """Check that no batch is under way in a table whose partitions will change. If only some of
+    them have a batch, it must continue with the partitions with which it began.
 
     Raises BatchUnderWay while there is one, StorageError.
     """

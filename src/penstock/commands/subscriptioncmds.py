@@ -647,7 +647,7 @@ class PublisherTables:
     tables: Mapping[TableName, int]
     without_identity: Sequence[TableName]
     missing: Sequence[str] = ()
-    """The publications that were looked for and are not there."""
+    """The publications that the publisher lacks."""
     different_origin: Sequence[str] = ()
     """The publications with new tables that the publisher subscribes to."""
 
@@ -807,7 +807,7 @@ def check_publications_once(names: Sequence[str]) -> None:
 def alter_skip(
     statement: AlterSubscriptionSkip, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """Run SKIP (...); a subscription that an error has stopped goes on."""
+    """Run SKIP (...); a subscription that an error has stopped starts again."""
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
     lsn = parse_subscription_options(statement.options, SKIP).lsn
@@ -1138,7 +1138,7 @@ _REFRESH_HINT: Final = {
 }
 
 _CUT_WITHIN_S: Final = 5.0
-"""Seconds that ALTER waits for a worker: one that is far behind must not hold it up."""
+"""Seconds that ALTER waits for a worker, so that a worker far behind does not hold it up."""
 
 _PUBLICATIONS_LOOK_S: Final = 0.05
 
@@ -1303,7 +1303,7 @@ _OF_OWNERS: Final = frozenset(
     {"synchronous_commit", "binary", "streaming", "disable_on_error", "origin"}
     | {"password_required", "run_as_owner"}
 )
-"""Options of SET that neither need the publisher nor change what the tables hold."""
+"""Options of SET that do not need the publisher and do not change the tables' content."""
 
 
 def check_rights(statement: Statement, catalog: Catalog, scope: CommandScope) -> None:
@@ -1420,7 +1420,7 @@ def check_password(conninfo: str) -> None:
 def alter_owner(
     statement: AlterSubscriptionOwner, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """Run OWNER TO. A running worker goes on as it was."""
+    """Run OWNER TO. A running worker continues unchanged."""
     with catalog.write() as transaction:
         owner = role_of(transaction, statement.owner, scope)
         subscription = get_subscription(transaction, statement.name)

@@ -36,7 +36,7 @@ CATALOGS: Final = frozenset(
         *("pg_publication", "pg_publication_namespace", "pg_publication_rel", "pg_type"),
     }
 )
-"""The catalogs that describe what a change belongs to. Catalogs of roles and subscriptions are left
+"""The catalogs that describe the object of a change. Catalogs of roles and subscriptions are left
 out, as they hold secrets."""
 
 

@@ -174,7 +174,7 @@ class Node:
             raise
 
     def _heard(self, *, nothing: bool = False) -> None:
-        """Note that the caller goes on and thus has the rows of the last call; or ``nothing`` of
+        """Note that the caller continues and thus has the rows of the last call; or ``nothing`` of
         them."""
         asked, self._asked = self._asked, None
         if asked is not None:
@@ -246,7 +246,7 @@ class Node:
         session_jars(self._warehouse_uri())
 
     def start(self) -> None:
-        """Start the workers in the background; the caller goes on.
+        """Start the workers in the background and return.
 
         Raises ObjectInUse when another process runs this node, ConfigurationError.
         """
@@ -548,7 +548,7 @@ _END: Final = b"end_lsn"
 """The key of a commit's end in a batch's metadata."""
 _PID: Final = 0
 _WAIT_S: Final = 1.0
-"""Seconds after which a reader that follows checks again whether it has to end."""
+"""Seconds after which a reader that follows checks again whether it must end."""
 
 
 class SlotChanges:
@@ -676,7 +676,7 @@ def _table(rows: Rows) -> pa.Table:
 # show no ``active_pid`` and ``pg_stat_replication`` is empty.
 
 _OWNER: Final = "penstock"
-"""The superuser of these queries: whoever may write the node's folder is one."""
+"""The superuser of these queries: everybody who may write the node's folder is one."""
 _PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
     BOOL: lambda text: text == "t",
     **dict.fromkeys((*INTEGERS, OID, XID), int),

@@ -393,7 +393,7 @@ def follow_change(
 # a session with a pid. ``pg_terminate_backend`` ends it, and the next worker begins at once.
 
 _NO_NAME: Final = ""
-"""A worker's application_name here; it has a real one at its publisher."""
+"""A worker's application_name here; at its publisher it has a real one."""
 
 
 @dataclass(frozen=True, slots=True)

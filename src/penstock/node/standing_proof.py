@@ -67,7 +67,7 @@ _TABLES: Final = 50
 _LOOK_INTERVAL_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 """The longest pause after errors in a row, of the publisher or because a cut did not come. A table
-that could not be compared rests as long."""
+that could not be compared pauses as long."""
 _CUT_S: Final = 30.0
 _EXAMPLES: Final = 10
 _LOOKED_AFTER: Final = 64

@@ -495,7 +495,7 @@ class Verifier:
 
 
 def check_follows(subscription: Subscription, *, running: bool) -> None:
-    """Raise NotInPrerequisiteState if nobody could make a cut."""
+    """Raise NotInPrerequisiteState if no worker can make a cut."""
     if not running:
         raise NotInPrerequisiteState(
             "the node does not run",

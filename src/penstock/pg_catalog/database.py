@@ -346,7 +346,7 @@ class CatalogDatabase:
     def _run(
         self, translation: Translation, values: list[Any]
     ) -> Generator[Sequence[tuple[Any, ...]], None, None]:
-        """Yield rows, some at a time. The sources are told once the last row has been read."""
+        """Yield rows, some at a time. The sources are notified once the last row has been read."""
         self._reusable = False
         if self._connection is None:
             self._connection = self._connections.take()

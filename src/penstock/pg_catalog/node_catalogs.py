@@ -85,7 +85,7 @@ class TableColumns:
         self._known: dict[int, tuple[_Key, _Columns]] = {}
 
     def within(self, warehouse: Warehouse) -> TableColumns:
-        """Return the columns in another view of the warehouse, which begins with what is known
+        """Return the columns in another view of the warehouse, starting with those that are known
         here."""
         own = TableColumns(warehouse, self._troubles)
         with self._lock:
@@ -482,8 +482,8 @@ class NodeCatalogs:
         self._columns = TableColumns(warehouse, self._troubles)
 
     def within(self, catalog: Catalog, warehouse: Warehouse) -> NodeCatalogs:
-        """Return the catalogs for a statement of a block that has made tables, which ``catalog``
-        and ``warehouse`` have."""
+        """Return the catalogs for a statement of a block that has made tables; ``catalog`` and
+        ``warehouse`` have these."""
         own = copy(self)
         own._catalog, own._warehouse = catalog, warehouse
         own._columns = self._columns.within(warehouse)
@@ -725,7 +725,7 @@ _WORKER: Final = "logical replication worker"
 """The backend_type of every worker of a subscription before version 17."""
 _WORKERS: Final = (BackendType.APPLY, BackendType.TABLESYNC)
 _WAITS: Final = {BackendType.APPLY: ("Activity", "LogicalApplyMain")}
-"""The event that an idle worker waits for, its publisher's; all others wait for their clients."""
+"""The event for which an idle worker waits, its publisher's; all others wait for their clients."""
 _NO_PRIVILEGE: Final = "<insufficient privilege>"
 
 Row = Mapping[str, object]

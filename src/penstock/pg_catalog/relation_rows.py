@@ -277,7 +277,7 @@ def partition_tree(snapshot: CatalogSnapshot) -> Iterator[Row]:
 # Rows of objects that every database has: types, access methods, collations.
 
 ARRAY_INPUT: Final = 750
-"""The pg_proc.oid of array_in, which tells true arrays from other types."""
+"""The pg_proc.oid of array_in, by which true arrays differ from other types."""
 _DEFAULT_COLLATION: Final = 100
 _C_COLLATION: Final = 950
 _KEY_WORDS: Final = {"R": RESERVED, "T": TYPE_OR_FUNCTION_NAME, "C": COLUMN_NAME}

@@ -60,7 +60,7 @@ _PARTS: Final = (
     "FROM (SELECT {}) AS s WHERE s.r IS NULL OR s.r <> ''"
 )
 """The query of a function in FROM. Its condition is always true: without one, DuckDB would not call
-a function of which no column is read."""
+the function if the query reads none of its columns."""
 
 
 class SlotFunctions:

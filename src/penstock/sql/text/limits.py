@@ -15,7 +15,7 @@ MAX_DIGITS: Final = 3500
 """The digits of a number. Python refuses to read or write more than 4300, even hexadecimal ones."""
 
 MAX_PARAMETERS: Final = 65_535
-"""The most parameters that Bind can give. Nothing counts up to a larger number of a client."""
+"""The most parameters that Bind can give. No loop runs up to a larger number from a client."""
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from penstock.sql.text.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_N
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _KEY_WORDS: Final = RESERVED | TYPE_OR_FUNCTION_NAME | COLUMN_NAME
 _WITHOUT_LENGTH: Final = {BPCHAR: "bpchar", BIT: '"bit"'}
-"""The names that mean any length; SQL's names mean the length 1."""
+"""The names that mean any length; SQL's own names mean the length 1."""
 _TIMES: Final = frozenset((TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ))
 
 

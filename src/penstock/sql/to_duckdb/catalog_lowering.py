@@ -79,7 +79,7 @@ READ_FROM_TEXT: Final = {
     oid: f"{types()[oid].name}in"
     for oid in (BOOL, *INTEGERS, OID, XID, *FLOATS, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, XID8)
 }
-"""Types that texts are cast to, with the names of their input functions."""
+"""Types to which texts are cast, with the names of their input functions."""
 _OIDS: Final = frozenset({OID}) | REG_TYPES
 _SUBSCRIPTS: Final = "generate_subscripts"
 _BOUNDS: Final = frozenset({"array_lower", "array_upper", "array_length", _SUBSCRIPTS})

@@ -428,10 +428,9 @@ _LOOKS: Final = re.compile(
     r"|pg_notification_queue_usage|pg_available_wal_summaries|pg_wal_summary_contents"
     r"|pg_isolation_\w+"
 )
-"""Volatile functions that change nothing, so that nobody can see whether they are called.
-
-Functions that give a slot's changes are among them: they are no calls in DuckDB's SQL, and move the
-slot when their rows have been read.
+"""Volatile functions that change nothing, so the number of their calls cannot be seen. Functions
+that give a slot's changes are among them: they are no calls in DuckDB's SQL, and move the slot when
+their rows have been read.
 """
 
 

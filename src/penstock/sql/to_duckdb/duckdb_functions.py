@@ -62,7 +62,7 @@ _LIMIT: Final = 1_000_000
 _LONGEST_MADE: Final = 10_000
 """Characters of a padded text: DuckDB makes 2048 of them at once, outside its limit of memory."""
 _COLUMN_LENGTH: Final = 100
-"""The characters that a column's text counts for in a call that makes a longer one from it."""
+"""The assumed characters of a column's text, in a call that makes a longer one from it."""
 
 
 def function(name: str, values: Sequence[Value], nodes: Sequence[Node], result: int) -> Value:
