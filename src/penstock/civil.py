@@ -1,9 +1,9 @@
 """Dates, times and intervals as PostgreSQL counts, prints and reads them (datetime.c).
 
 Days or microseconds since the Unix epoch become the text that date_out and timestamp_out print with
-``datestyle=ISO``, and the text becomes the number, for any year of PostgreSQL's range. The calendar
-is proleptic Gregorian, as in PostgreSQL; year 0 is 1 BC. Python's own dates do not suffice, as they
-end at the years 1 and 9999.
+``datestyle=ISO``. Such a text becomes the number. Every year of PostgreSQL's range is supported.
+The calendar is proleptic Gregorian, as in PostgreSQL; year 0 is 1 BC. Python's own dates do not
+suffice, as they end at the years 1 and 9999.
 """
 
 from __future__ import annotations

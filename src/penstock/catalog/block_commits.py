@@ -136,8 +136,8 @@ class BlockCommits(TableAccess):
 
 
 # Messages that belong to transaction blocks (xl_logical_message, transactional). They are kept by
-# the id of a block whose commits are under way, or of a prepared transaction, until the log has
-# them together with the rows of the block, or until it is certain that nobody will get them.
+# the id of a block whose commits are under way, or of a prepared transaction. They stay until the
+# log has them with the rows of the block, or until the block is certainly undone.
 
 
 @dataclass(frozen=True, slots=True)

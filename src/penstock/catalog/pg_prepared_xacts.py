@@ -133,9 +133,9 @@ class PgPreparedXacts(TableAccess):
         _TABLE.delete(self.connection, _TABLE.c.subid == subid)
 
 
-# Prepared transactions of the node's own sessions (twophase.c). A row exists from before the
-# block is prepared until all its tables have their commits, in their logs and in the node's, or
-# until its files are gone. ``content`` is JSON that only the executor interprets.
+# Prepared transactions of the node's own sessions (twophase.c). A row is made before the block is
+# prepared. It ends when all tables have their commits, in their logs and in the node's, or when its
+# files are gone. Only the executor interprets ``content``, which is JSON.
 
 
 class PreparedState(Enum):

@@ -4,9 +4,9 @@ pg_publication_namespace.h).
 ``penstock.publication`` and ``penstock.commands`` enforce PostgreSQL's rules for publications.
 
 A commit is sent according to the publications that existed at its place in the log (``history``).
-Each row therefore has the place of the log from which it is valid. When a row is changed or
-removed, its former state is kept, with the place up to which it was valid, as long as a slot may
-need it. The places are written in the transaction that writes the rows.
+Each row therefore has the place of the log from which it is valid. The former state of a changed or
+removed row is kept while a slot may need it, with the place up to which it was valid. The places
+are written in the transaction that writes the rows.
 """
 
 from __future__ import annotations

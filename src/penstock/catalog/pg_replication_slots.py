@@ -21,9 +21,9 @@ from penstock.lsn import Lsn
 class Slot:
     """A logical slot. Transactions that end after ``confirmed_flush_lsn`` are still to be sent.
 
-    ``restart_lsn``: the slot needs the lake's commits from here on. ``invalidation_reason``: None,
-    or PostgreSQL's name for it (``wal_removed``, ``rows_removed`` ...). ``inactive_since``: seconds
-    since 1970.
+    ``restart_lsn``: the place from which the slot needs the lake's commits.
+    ``invalidation_reason``: None, or PostgreSQL's name for it (``wal_removed``, ``rows_removed``
+    ...). ``inactive_since``: seconds since 1970.
     """
 
     name: Annotated[str, Column("slot_name", String(64), primary_key=True)]

@@ -78,9 +78,9 @@ class SubscriptionRel:
     earlier copy, which this copy may replace. ``returned``: the same relation had left the
     subscription since that copy; if nothing is copied, any relation of that name had. ``conflict``:
     the reason why the relation may be another one now. ``error``: the reason why the table is
-    parked. In both cases REFRESH PUBLICATION copies it again. ``definition``: what the rows depend
-    on at the publisher (``definition_watch``). ``copy_target``: one of COPY_TARGETS for the copy
-    that is still to be made; None: the subscription's option.
+    parked. In both cases REFRESH PUBLICATION copies it again. ``definition``: the publisher's
+    definitions on which the rows depend (``definition_watch``). ``copy_target``: one of
+    COPY_TARGETS for the copy that is still to be made; None: the subscription's option.
     """
 
     subid: Annotated[int, Column("srsubid", BigInteger, primary_key=True, autoincrement=False)]
@@ -114,7 +114,7 @@ class SubscriptionRel:
 
     @property
     def table_name(self) -> TableName:
-        """The name to look it up by."""
+        """The name for look-ups."""
         return self.schema, self.table
 
 

@@ -242,7 +242,7 @@ class PgTransactions(TableAccess):
         content: bytes | None = None,
         messages: Sequence[BlockMessage] = (),
     ) -> LakeTransaction:
-        """Append a transaction. ``size``: bytes of WAL that it stands for. ``xid``: an ID that was
+        """Append a transaction. ``size``: the bytes of WAL that it counts. ``xid``: an ID that was
         given out already; None: the next one. ``content``: the staged changes of a PREPARE."""
         last = self._last()
         begin = FIRST_LSN if last is None else last.end

@@ -75,8 +75,8 @@ def with_expressions(columns: Sequence[Attribute], table: str) -> TupleDesc:
 
 
 def with_expression(column: Attribute, columns: Sequence[Attribute], table: str) -> Attribute:
-    """Return one of the ``columns`` of a table with a checked expression. Raises what
-    ``with_expressions`` raises."""
+    """Return one of the ``columns`` of a table with a checked expression. Raises as
+    ``with_expressions``."""
     if column.generation is None:
         return column
     virtual = column.generated is AttGenerated.VIRTUAL
@@ -106,7 +106,7 @@ def check_not_virtual(names: Collection[str], columns: Sequence[Attribute], what
     """Check that none of the columns ``names`` is virtual, as ``what`` needs stored values
     (DefineIndex, ATAddForeignKeyConstraint).
 
-    ``what``: as the message calls it. Raises FeatureNotSupported.
+    ``what``: the operation's name in the message. Raises FeatureNotSupported.
     """
     if any(c.name in names and c.generated is AttGenerated.VIRTUAL for c in columns):
         raise FeatureNotSupported(f"{what} on virtual generated columns are not supported")
@@ -393,8 +393,8 @@ def check_partition_key(
 def check_partition_columns(
     table: str, partition_key: Sequence[str], columns: Sequence[str], constraint: str
 ) -> None:
-    """Check that a unique key has all columns of the partition key (DefineIndex), so that it is
-    unique in the table if it is in each partition."""
+    """Check that a unique key has all columns of the partition key (DefineIndex). It is then unique
+    in the table if it is in each partition."""
     for name in partition_key:
         if name not in columns:
             raise FeatureNotSupported(

@@ -2,7 +2,7 @@
 checks before objects are dropped.
 
 The caller finds the dependent objects. This file makes the error for RESTRICT and the notices for
-CASCADE, and refuses to drop what a subscription or prepared transaction still needs.
+CASCADE, and refuses to drop an object that a subscription or prepared transaction still needs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def shown_name(transaction: CatalogTransaction, scope: CommandScope, schema: str
 
 def still_used_error(what: str | None, lines: Sequence[str]) -> DependentObjectsStillExist:
     """Return the error of DROP ... RESTRICT. ``what``: the object to drop, None for several.
-    ``lines``: descriptions of what depends on it."""
+    ``lines``: descriptions of the dependent objects."""
     message = f"cannot drop {what} because other objects depend on it"
     if what is None:
         message = "cannot drop desired object(s) because other objects depend on them"

@@ -4,7 +4,7 @@
 A name as written leads to a row of the catalog, and to columns from Delta's metadata. When a table
 of the warehouse is first named, a row is made for it, with the key that the Delta table names. When
 a statement changes a table, the catalog keeps the former row and the last version for which it was
-valid, because a stream sends changes as the table was at their time.
+valid. A stream needs it, as it sends changes as the table was at their time.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _is_of_another(transaction: CatalogTransaction, schema: str, name: str) -> b
 
 
 def open_delta(scope: CommandScope, table: LakeTable) -> DeltaTable | None:
-    """Open a table's Delta table. Raises what ``Warehouse.open`` raises."""
+    """Open a table's Delta table. Raises as ``Warehouse.open``."""
     warehouse = warehouse_of(scope)
     return warehouse.open(*(table.folder_of or (table.schema, table.name)))
 

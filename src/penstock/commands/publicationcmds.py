@@ -1,7 +1,7 @@
 """CREATE, ALTER and DROP PUBLICATION (publicationcmds.c, pg_publication.c).
 
-``publication.rules`` says what a publication may combine; ``publication.row_filter`` compiles row
-filters.
+``publication.rules`` decides which members a publication may combine; ``publication.row_filter``
+compiles row filters.
 """
 
 from __future__ import annotations

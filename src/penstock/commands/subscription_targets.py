@@ -47,8 +47,8 @@ class BatchUnderWay(ObjectInUse):
 
 def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, str]]) -> None:
     """Check the tables that a subscription fills. ``tables``: (schema, table), all of them. Raises
-    FeatureNotSupported if a partitioned table and its partition are among them, as a Delta table
-    follows one relation only, and if a table lies in another folder than its name's."""
+    FeatureNotSupported for a partitioned table with a partition among them, as a Delta table
+    follows one relation only, and for a table that lies in another folder than its name's."""
     named = set(tables)
     for schema, name in sorted(named):
         _check_not_moved(transaction, schema, name)
@@ -89,8 +89,8 @@ def check_between_batches(
 
 
 def between_batches(attempt: Callable[[], T]) -> T:
-    """Return what ``attempt`` returns, and try again while a batch is under way: a running worker
-    is in the middle of a batch for moments only.
+    """Call ``attempt`` and return its result; try again while a batch is under way, as a running
+    worker is in the middle of a batch for moments only.
 
     Raises BatchUnderWay if the batch does not end.
     """

@@ -198,7 +198,7 @@ def _without_connection(options: SubOpts) -> SubOpts:
 
 
 def _check_slot_name(options: SubOpts) -> None:
-    """Check slot_name = NONE, which leaves nothing to stream from."""
+    """Check slot_name = NONE, which leaves no slot to stream from."""
     if options.slot_name is not None or "slot_name" not in options.specified:
         return
     for name in ("enabled", "create_slot"):
@@ -354,7 +354,7 @@ def without_effect(options: SubOpts) -> tuple[Notice, ...]:
 
 
 def different_origin(subscription: str, publications: Sequence[str]) -> list[Notice]:
-    """Return the warning about publications with tables that the publisher subscribes to
+    """Return the warning about publications with tables to which the publisher itself subscribes
     (check_publications_origin)."""
     if not publications:
         return []
@@ -376,7 +376,7 @@ def different_origin(subscription: str, publications: Sequence[str]) -> list[Not
 
 def without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:
     """Return warnings about tables without a replica identity. PostgreSQL reports it only when the
-    first update fails, in somebody's application."""
+    first update fails, in an application."""
     return [
         warning(
             f'table "{schema}.{table}" has no replica identity',
@@ -395,7 +395,7 @@ _OPTION: Final = "two_phase"
 
 def first_two_phase_state(options: SubOpts, *, has_tables: bool) -> TwoPhaseState:
     """Return the state of a new subscription. It is enabled at once if its slot is made with
-    two-phase commit, as nothing has to be copied."""
+    two-phase commit, as no table must be copied."""
     if not options.two_phase:
         return TwoPhaseState.DISABLED
     at_once = options.connect and options.create_slot and not options.copy_data and has_tables
@@ -599,7 +599,7 @@ def take_in(
     found: PublisherTables,
     options: SubOpts,
 ) -> list[Notice]:
-    """Make the tables that were found the subscription's tables (AlterSubscription_refresh). Return
+    """Add the tables that were found to the subscription (AlterSubscription_refresh). Return
     notices."""
     known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
     new = {table: oid for table, oid in found.tables.items() if table not in known}
@@ -630,7 +630,7 @@ def already_copied(
 
 def check_enabled(subscription: Subscription, form: str) -> None:
     """Raise NotInPrerequisiteState for a disabled subscription. ``form``: of ALTER SUBSCRIPTION."""
-    # A subscription that an error has disabled may need this command before it can go on.
+    # A subscription that an error has disabled may need this command before it can continue.
     if not subscription.enabled and not subscription.stopped:
         raise NotInPrerequisiteState(
             f"ALTER SUBSCRIPTION ... {form} is not allowed for disabled subscriptions",
@@ -649,7 +649,7 @@ class PublisherTables:
     missing: Sequence[str] = ()
     """The publications that the publisher lacks."""
     different_origin: Sequence[str] = ()
-    """The publications with new tables that the publisher subscribes to."""
+    """The publications with new tables to which the publisher itself subscribes."""
 
 
 def ask_published(
@@ -658,8 +658,8 @@ def ask_published(
     look_for: Sequence[str] = (),
     besides: Sequence[TableName] | None = None,
 ) -> PublisherTables:
-    """Ask the publisher that a subscription follows, also for different origins unless ``besides``
-    is None. Raises StateMismatch for another publisher."""
+    """Ask the publisher that a subscription follows; ask about different origins, too, unless
+    ``besides`` is None. Raises StateMismatch for another publisher."""
     try:
         with open_session(connect, subscription.name, subscription.conninfo) as publisher:
             identity = _identity(publisher)
@@ -785,7 +785,7 @@ def check_unchanged(
 
 
 def save_healed(transaction: CatalogTransaction, subscription: Subscription) -> None:
-    """Save a subscription without the recorded error, so that a node tries again."""
+    """Save a subscription without the recorded error, so a node tries again."""
     transaction.subscriptions.save(subscription.healed())
 
 
@@ -846,8 +846,8 @@ def _skip_prepared(transaction: CatalogTransaction, xact: PreparedXact) -> Lsn:
 
 # ALTER SUBSCRIPTION ... SET (options) (subscriptioncmds.c, AlterSubscription).
 #
-# As in PostgreSQL the slot is changed first, so that the row never promises what the slot lacks. A
-# running node sees the change by the catalog's generation.
+# As in PostgreSQL the slot is changed first: the row then never promises an option that the slot
+# lacks. A running node sees the change by the catalog's generation.
 
 
 def alter_options(
@@ -884,7 +884,7 @@ def alter_options(
 
 
 def _asked_for(subscription: Subscription) -> tuple[object, ...]:
-    """Return the fields that the publisher's answers depend on."""
+    """Return the fields on which the publisher's answers depend."""
     return subscription.oid, subscription.slot_name, subscription.conninfo
 
 
@@ -908,7 +908,7 @@ def _last_cut_lsn(subscription: Subscription, scope: CommandScope) -> Lsn | None
 
 
 def _check_block(options: SubOpts, scope: CommandScope) -> None:
-    """Refuse options in a block that the slot has, too (CheckAlterSubOption)."""
+    """Refuse, in a block, options that the slot has, too (CheckAlterSubOption)."""
     if "two_phase" in options.specified and not options.two_phase:
         scope.prevent_in_block("ALTER SUBSCRIPTION ... SET (two_phase)")
     if "failover" in options.specified:
@@ -939,8 +939,8 @@ def _altered(
 
 
 def _alter_slot(subscription: Subscription, options: SubOpts, connect: PublisherFactory) -> bool:
-    """Change the slot if an option is the slot's, too, and return whether the publisher was asked
-    to. Like PostgreSQL, do so even if the slot has the value already."""
+    """Change the slot if an option is the slot's, too, and return whether the publisher was asked.
+    Like PostgreSQL, do so even if the slot has the value already."""
     failover = options.failover if "failover" in options.specified else None
     ends = False if ends_two_phase(subscription, options) else None
     slot = subscription.slot_name
@@ -958,10 +958,10 @@ def _alter_slot(subscription: Subscription, options: SubOpts, connect: Publisher
 
 # ALTER SUBSCRIPTION ... SET (system_identifier): the publisher was moved by pg_upgrade.
 #
-# Only the server that pg_upgrade has made of the publisher is accepted. pg_upgrade refuses a server
-# whose logical slots have not sent all changes, keeps OIDs of databases and tables, and makes each
-# slot again where the new cluster's WAL begins, beyond the old one's. So the cuts hold every change
-# of the old cluster, and the stream continues at the new slot.
+# Only the server that pg_upgrade has made of the publisher is accepted. pg_upgrade keeps OIDs of
+# databases and tables, and refuses a server whose logical slots have not sent all changes. It makes
+# each slot again where the new cluster's WAL begins, beyond the old one's. So the cuts hold every
+# change of the old cluster, and the stream continues at the new slot.
 #
 # PostgreSQL: check_old_cluster_for_valid_slots (pg_upgrade/check.c),
 # create_logical_replication_slots
@@ -1178,7 +1178,7 @@ def alter_publications(
 
     def taken_in() -> list[Notice]:
         with catalog.write() as transaction:
-            # ``now`` has what was recorded while the publisher was asked, such as its identity.
+            # ``now`` has the facts recorded while the publisher was asked, such as its identity.
             now = check_unchanged(transaction, subscription, found)
             check_whole_batches(transaction, scope, now)
             transaction.subscriptions.save(_with_publications(now, statement))
@@ -1197,9 +1197,9 @@ def _applied_until_now(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> Iterator[list[Notice]]:
-    """Let the worker of a subscription that will get new publications first apply everything up to
-    the publisher's present position, and nothing beyond while the block runs. Yield a warning if
-    the worker has not reached it in time.
+    """Let the worker of a subscription first apply everything up to the publisher's present
+    position, and nothing beyond while the block runs: the subscription will get new publications.
+    Yield a warning if the worker has not reached the position in time.
     """
     added = set(wanted.publications) - set(subscription.publications)
     follows = scope.running and subscription.enabled and not subscription.stopped
@@ -1652,7 +1652,7 @@ def refresh_tables(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> CommandResult:
-    """Have each table copied again, and start the subscription if one of them has stopped it.
+    """Copy each table again, and start the subscription if one of them has stopped it.
 
     Raises UndefinedObject for a table that is not in the subscription, NotInPrerequisiteState for
     one that is not published, and the errors of connecting.

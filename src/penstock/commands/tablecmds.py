@@ -581,7 +581,7 @@ def attach(
     partition_rows: PartitionRows,
 ) -> None:
     """Make a table a partition. Raises WrongObjectType, UndefinedObject, InvalidParameterValue,
-    FeatureNotSupported, and what ``PartitionRows.check`` raises."""
+    FeatureNotSupported, and as ``PartitionRows.check``."""
     if parent.partition_key is None:
         raise WrongObjectType(
             f'ALTER action ATTACH PARTITION cannot be performed on relation "{parent.name}"',
@@ -889,7 +889,7 @@ def _leave_publications(
 
 def _last_first(members: Sequence[LakeTable], table: LakeTable) -> list[LakeTable]:
     """Return a table and its partitions in the order in which PostgreSQL reports them: the table,
-    then its partitions from the last on."""
+    then its partitions, the last one first."""
     children = [member for member in members if member.parent == table.oid]
     return [table, *(t for child in reversed(children) for t in _last_first(members, child))]
 
@@ -1356,7 +1356,7 @@ class RowsFirst(Exception):
 
 @dataclass
 class PartitionRows:
-    """The files in which a statement has found no forbidding rows. ``attaches``: for ATTACH
+    """The files in which a statement has found no rows that forbid it. ``attaches``: for ATTACH
     PARTITION, where PostgreSQL's error names the leaf of a default partition that is partitioned
     itself."""
 

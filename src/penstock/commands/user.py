@@ -165,7 +165,7 @@ def _check_drop(transaction: CatalogTransaction, role: Role) -> None:
 
 
 def _dependents(transaction: CatalogTransaction, role: Role) -> list[str]:
-    """Return what the role owns and may read, in the order of oids (checkSharedDependencies)."""
+    """Describe the objects that a role owns or may read, by oid (checkSharedDependencies)."""
     granted = transaction.roles.granted_to(role.oid)
     found: list[tuple[int, str]] = []
     for table in transaction.tables.all():

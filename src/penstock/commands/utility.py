@@ -389,7 +389,7 @@ def defines(statement: Statement) -> bool:
 def define_in_block(
     statement: Statement, catalog: BlockCatalog, scope: CommandScope
 ) -> CommandResult:
-    """Execute a statement that ``defines`` accepts. Raises what it raises outside of a block, and
+    """Execute a statement that ``defines`` accepts. Raises the statement's errors, and
     FeatureNotSupported."""
     match statement:
         case CreateTable(partition_by=None, parent=None):

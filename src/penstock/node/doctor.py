@@ -33,7 +33,7 @@ _CONNECT_SECONDS = "10"
 
 @dataclass(frozen=True)
 class Finding:
-    """One component: what was found, what is wanted, and the remedy (empty when all is well)."""
+    """One component: its state, the wanted state, and the remedy (empty when all is well)."""
 
     component: str
     found: str

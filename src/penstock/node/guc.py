@@ -472,7 +472,7 @@ def reload_told(folder: Path, reload: Callable[[], None]) -> None:
 
 
 def signal_running(folder: Path) -> None:
-    """Have the process that runs the node reload (pg_reload_conf). Raises OSError if there is none,
+    """Make the process that runs the node reload (pg_reload_conf). Raises OSError if there is none,
     or if the signal would end it."""
     process = running_process(folder)
     if process is None:

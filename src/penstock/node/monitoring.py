@@ -335,7 +335,7 @@ class _Handler(WSGIRequestHandler):
 def node_report(
     catalog: Catalog, statuses: Sequence[SubscriptionStatus], serving: ServingNode | None
 ) -> NodeReport:
-    """Return all present numbers. Raises what the catalog raises."""
+    """Return all present numbers. Raises the catalog's errors."""
     report = NodeReport(_version(), statuses)
     return report if serving is None else _with_publishing(report, catalog, serving)
 

@@ -607,7 +607,7 @@ class SlotChanges:
         return self._reading.slots.confirm(self._slot, min(wanted, self._given))
 
     def stop(self) -> None:
-        """Have the iteration end soon. Any thread may call it."""
+        """End the iteration soon. Any thread may call it."""
         self._stopping.set()
         self._reading.sequencer.wake()
 
@@ -698,7 +698,7 @@ class NodeQueries:
         spark: Spark,
     ) -> None:
         """Prepare the answers. ``serving``: the publishing half, if this process runs it.
-        ``reload`` has the parameters read again (pg_reload_conf)."""
+        ``reload`` reads the parameters again (pg_reload_conf)."""
         if serving is None:
             sequencer = Sequencer(catalog, warehouse)
             slots = Slots(
@@ -750,7 +750,7 @@ class NodeQueries:
         self._slots.heard(_PID)
 
     def failed(self) -> None:
-        """Note that the caller has got no rows: slots will return them again."""
+        """Note that the caller did not get the rows: slots will return them again."""
         self._slots.take_back(_PID, sent=True)
 
     def _facts(self) -> SessionFacts:
@@ -856,8 +856,8 @@ def older_cut(
 
 
 def _check_same(name: str, cut: Cut, pinned: CutTable) -> None:
-    """Raise NotInPrerequisiteState if the table was made again in its place: its versions began
-    again then, and show other rows."""
+    """Raise NotInPrerequisiteState if the table was made again in its place: its versions then
+    count from 0 again, and show other rows."""
     found = None if pinned.id is None else newest_table_id(Storage(pinned.uri), pinned.uri)
     if found != pinned.id:
         raise NotInPrerequisiteState(

@@ -96,7 +96,7 @@ def _warning(subscription: Subscription, slot: RemoteSlot) -> str:
 
 
 def ask(subscription: Subscription) -> PublisherAnswer:
-    """Ask one publisher. Raises what connecting and asking raise."""
+    """Ask one publisher. Raises the errors of connecting and asking."""
     conninfo = ConnInfo.parse(subscription.conninfo)
     with Publisher.connect(conninfo, _APPLICATION_NAME) as publisher:
         position = publisher.current_wal_lsn()
@@ -211,8 +211,8 @@ def carried_on(
 def with_told(
     numbers: SubscriptionStatistics, told: PublisherAnswer | None
 ) -> SubscriptionStatistics:
-    """Return the numbers with the publisher's answer, and with the time at which a cut last had
-    everything."""
+    """Return the numbers with the publisher's answer, and with the time at which a cut was last
+    known to be complete."""
     if told is None:
         numbers = replace(numbers, retained_bytes=None, wal_status=None, slot_at=None)
     else:

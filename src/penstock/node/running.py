@@ -212,7 +212,7 @@ class RunningNode:
             self._launcher.join(_LONGEST_CONNECT)
 
     def _look(self, before: tuple[int, float] | None) -> tuple[int, float]:
-        """Bring the workers in step when the catalog has changed, and now and then."""
+        """Bring the workers in step with the catalog, when it has changed and at intervals."""
         now, at = self._catalog.generation(), time.monotonic()
         recent = before is not None and now == before[0] and at - before[1] < _STEP_INTERVAL
         if before is not None and recent and not self._launcher.has_work:
@@ -364,8 +364,8 @@ class RunningNode:
 def follow_change(
     catalog: Catalog, warehouse: Warehouse, rel: SubscriptionRel, error: BaseException
 ) -> None:
-    """Copy a table again after ``error``. Raises what the statements raise, and
-    NotInPrerequisiteState if the table has left its subscription."""
+    """Copy a table again after ``error``. Raises the statements' errors, and NotInPrerequisiteState
+    if the table has left its subscription."""
     now = next((r for r in catalog.relations(rel.subid) if r.table_name == rel.table_name), None)
     with catalog.read() as transaction:
         subscription = transaction.subscriptions.find_oid(rel.subid)

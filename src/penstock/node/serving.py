@@ -244,7 +244,7 @@ class ServingNode:
 
 
 def _settings(parameters: Parameters) -> Mapping[str, str]:
-    """Return the parameters that a server has, too, as SHOW prints them, by lower-case name."""
+    """Return the parameters that a server also has, as SHOW prints them, by lower-case name."""
     version = parameters.server_version
     known = settings(version)
     shown = {

@@ -100,8 +100,8 @@ class StandingProof:
         parked: Callable[[int], None],
         kept_for: Callable[[], float],
     ) -> None:
-        """Prepare the thread. ``parked`` is called when a table of a subscription was parked, so
-        that its worker leaves it out. ``kept_for``: seconds for which rows of the lake's table
+        """Prepare the thread. ``parked`` is called when a table of a subscription was parked; its
+        worker then leaves the table out. ``kept_for``: seconds for which rows of the lake's table
         stay; 0: for ever."""
         self._catalog = catalog
         self._warehouse = warehouse
@@ -120,7 +120,7 @@ class StandingProof:
         self._thread.start()
 
     def stop(self) -> None:
-        """Have the thread end, even in the middle of a round."""
+        """End the thread, even in the middle of a round."""
         self._stopping.set()
 
     def join(self) -> None:
@@ -176,7 +176,7 @@ class StandingProof:
                 pace.told = told
 
     def check(self, subscription: Subscription) -> None:
-        """Raise NotInPrerequisiteState if a round has to end."""
+        """Raise NotInPrerequisiteState if a round must end."""
         if self._stopping.is_set():
             raise NotInPrerequisiteState("the node stops")
         with self._catalog.read() as transaction:
@@ -227,7 +227,7 @@ class StandingProof:
             )
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows to the lake's table, and now and then remove old ones."""
+        """Add rows to the lake's table, and remove old ones at intervals."""
         self._warehouse.verifications.add(rows)
         self._added += 1
         if self._added % _LOOKED_AFTER == 0:

@@ -385,7 +385,7 @@ def wait_for_all(
     node: FollowingNode, positions: Mapping[str, Lsn], timeout: float, stop: threading.Event | None
 ) -> Sequence[CatchupState]:
     """Wait until each subscription has a cut at or after its position, or until ``stop``. Raises as
-    ``wait_for``."""
+    ``wait_for_cut``."""
     deadline = time.monotonic() + timeout
     for name, lsn in positions.items():
         while not (stop is not None and stop.is_set()):

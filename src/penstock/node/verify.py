@@ -78,7 +78,7 @@ DIFFERENT: Final = "different"
 class VerifiedTable:
     """The result for one table. ``reason``: why it was not compared, None if it was. ``lacking``:
     published columns that the node's table lacks, or that were left out for another reason.
-    ``by_design``: differences were dropped that arise because the publications leave out
+    ``by_design``: some differences were dropped, which arise because the publications leave out
     operations."""
 
     name: str
@@ -129,7 +129,7 @@ class Verification:
 @dataclass(frozen=True, slots=True)
 class VerifyProgress:
     """The progress of a comparison. ``doing``: the present step, in words; ``rows``: the rows
-    compared so far, once that has begun."""
+    compared so far, once comparing has begun."""
 
     subscription: str
     doing: str
@@ -346,8 +346,8 @@ class Verifier:
         locks: TableLocks,
         results: dict[TableName, VerifiedTable],
     ) -> dict[TableName, RemoteTable]:
-        """Return the publisher's definitions of the tables that can be compared. The reasons why
-        others cannot go into ``results``."""
+        """Return the publisher's definitions of the tables that can be compared. For the other
+        tables, the reasons go into ``results``."""
         published = publisher.tables(self._subscription.publications)
         if not wanted and self._background is None:
             for name in set(published) - {rel.table_name for rel in rels}:
@@ -380,7 +380,7 @@ class Verifier:
         holder: SnapshotHolder,
         results: dict[TableName, VerifiedTable],
     ) -> tuple[str, Cut, dict[TableName, CopySource]]:
-        """Return a snapshot, the cut at its LSN, and the tables as they were there."""
+        """Return a snapshot, the cut at its LSN, and the tables as they were at that LSN."""
         self._say("waiting for a slot on the publisher")
         began = time.monotonic()
         most = _SLOT_S if self._background is None else self._background.slot_s
@@ -447,9 +447,9 @@ class Verifier:
             time.sleep(_POLL_S)
 
     def _source(self, name: TableName, info: RemoteTable, cut: Cut) -> CopySource:
-        """Return a table, with its partitions, at the newest versions. Raises what opening raises,
-        StateMismatch if it is not the cut's table, and NotInPrerequisiteState if it is in no cut,
-        another subscription fills it too, or none of its columns is published."""
+        """Return a table, with its partitions, at the newest versions. Raises the errors of
+        opening, and StateMismatch if it is not the cut's table. Raises NotInPrerequisiteState if it
+        is in no cut, another subscription fills it too, or none of its columns is published."""
         if name not in cut.tables:
             raise NotInPrerequisiteState(_NOT_IN_CUTS)
         app_id = self._subscription.app_id
@@ -531,7 +531,7 @@ def _not_compared(name: TableName, error: PenstockError) -> VerifiedTable:
 
 def _without(info: RemoteTable, table: DeltaTable) -> RemoteTable:
     """Return the definition without columns in which rows lack the publisher's values; the log has
-    told of them."""
+    named them."""
     unfilled = {column.source for column in table.schema.columns if column.name in table.unfilled}
     kept = tuple(each for each in info.relation.attributes if each.name not in unfilled)
     return replace(info, relation=replace(info.relation, attributes=kept))

@@ -522,7 +522,7 @@ _KNOWN_FUNCTIONS: Final = (
 
 # Input functions: parameters of a prepared catalog query, and casts from text.
 #
-# Raises what PostgreSQL's input functions raise.
+# The errors are those of PostgreSQL's input functions.
 
 _CALENDAR: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
 _AS_TEXT: Final = _CALENDAR | FLOATS | {NUMERIC}

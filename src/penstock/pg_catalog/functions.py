@@ -428,8 +428,8 @@ class SessionFunctions:
 
 # System information functions over relations (ruleutils.c, dbsize.c).
 #
-# Every public method is an SQL function of its name; for a missing object it returns what
-# PostgreSQL returns.
+# Every public method is an SQL function of its name. For a missing object it returns the same as
+# PostgreSQL.
 
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _LIMIT: Final = 10 * 1024
@@ -506,7 +506,7 @@ class NameFunctions:
     # Types
 
     def _type_name(self, oid: int | None, typmod: int | None) -> str | None:
-        """Return what format_type returns, for the node's own types, too."""
+        """Return the text of format_type, for the node's own types, too."""
         if oid is None:
             return None
         enum = self._enums.get(oid)

@@ -55,7 +55,7 @@ class Source:
         raise AssertionError("the parse tree tells of what the text has not")
 
     def parenthesized(self, place: int = 0) -> str:
-        """Return the text inside the first parentheses from a place on."""
+        """Return the text inside the first parentheses after a place."""
         first = self.find(Token.ASCII_40, place)
         depth = 0
         for number in range(first, len(self.tokens)):

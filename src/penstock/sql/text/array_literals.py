@@ -30,7 +30,7 @@ def split_array(text: str) -> list[str | None]:
 
 
 def _elements(text: str) -> Iterator[str | None]:
-    """Yield elements as ReadArrayStr does: each is read before the next one is looked at."""
+    """Yield elements as ReadArrayStr does: each is read before the next one is examined."""
     at = _after_blanks(text, 0)
     if text[at : at + 1] == "[":
         raise FeatureNotSupported("array constants with bounds are not supported")

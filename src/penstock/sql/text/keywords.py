@@ -21,4 +21,4 @@ COLUMN_NAME: Final = _BY_CATEGORY["C"]
 UNRESERVED: Final = _BY_CATEGORY["U"]
 
 KEY_WORDS: Final = RESERVED | TYPE_OR_FUNCTION_NAME | COLUMN_NAME | UNRESERVED
-"""Every word that the grammar does not take as an IDENT unless it is quoted."""
+"""Every word that the grammar takes as an IDENT only in quotes."""

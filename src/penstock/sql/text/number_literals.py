@@ -43,7 +43,7 @@ def integer_reader(bits: int, name: str) -> Callable[[str], str]:
         if match is None:
             begun = _DIGITS.match(text.strip(SPACE))
             if begun and int(begun[1][:-1] or 0) > (1 << bits - 1) // 10:
-                # PostgreSQL notices too many digits before it looks at what follows them.
+                # PostgreSQL notices too many digits before it looks at the text behind them.
                 raise NumericValueOutOfRange(f'value "{text}" is out of range for type {name}')
             raise invalid(name, text)
         digits = match[2]

@@ -100,7 +100,7 @@ _T = TypeVar("_T")
 
 
 def held(oid: int) -> int:
-    """Return the type that a value is computed in."""
+    """Return the type in which a value is computed."""
     if oid in _INTEGERS:
         return INT8
     if oid in _TEXTS:

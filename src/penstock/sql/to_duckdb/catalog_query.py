@@ -543,7 +543,7 @@ class _Effects:
         return found
 
     def _check_cte(self, cte: Cte, query: Query) -> None:
-        """Refuse effects in a query of WITH, unless it is the only item of FROM and not recursive.
+        """Refuse effects in a query of WITH, except as the only item of FROM and not recursive.
 
         DuckDB and PostgreSQL differ on when and how far they compute others.
         """

@@ -65,9 +65,9 @@ class InsertPlan:
     """The plan of an INSERT. ``columns``: names of the written columns. ``query``: their values.
 
     ``drawn``: columns that take values from their sequences; the query has NULL for them. Each
-    comes with the place in the query of a boolean that tells whether a row takes the next value, or
-    with None if every row does. These booleans follow the values. With ``drawn``, the query makes
-    no generated columns, because these may depend on the drawn values.
+    comes with the place of a boolean in the query, which tells whether a row takes the next value,
+    or with None if every row does. These booleans follow the values. With ``drawn``, the query
+    makes no generated columns, because these may depend on the drawn values.
     """
 
     columns: tuple[str, ...]

@@ -48,7 +48,7 @@ def read_literal(text: str | None, type_oid: int) -> Const:
 
 
 def canonical(text: str, type_oid: int) -> str:
-    """Return what the output function prints after the input function has read ``text``."""
+    """Read ``text`` with the input function, and return the output function's text."""
     type_ = types().get(type_oid)
     if type_ is not None and type_.element and type_oid not in _READERS:
         return read_array(text, lambda item: canonical(item, type_.element))

@@ -15,7 +15,7 @@ from penstock.sql.typed.primnodes import Node, Var
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """An item of ORDER BY. ``node``: the expression that rows are ordered by."""
+    """An item of ORDER BY. ``node``: the expression by which rows are ordered."""
 
     node: Node
     descending: bool
