@@ -1,8 +1,8 @@
 """Rows of cells as bytes, all rows of a batch at once.
 
-Cells that are in PostgreSQL's output format already, as Arrow binary arrays, become an Arrow array
-with the bytes of one row or message each; its data buffer is the stream. ``pgoutput`` and
-``protocol`` know the meaning of the bytes around the cells.
+The cells come as Arrow binary arrays, already in PostgreSQL's output format. The result is an Arrow
+array with the bytes of one row or message in each element; its data buffer is the stream.
+``pgoutput`` and ``protocol`` know the meaning of the bytes around the cells.
 """
 
 from __future__ import annotations

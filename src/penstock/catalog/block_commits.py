@@ -1,8 +1,8 @@
 """Commits under way of transaction blocks that span several tables or were prepared.
 
-A row exists from before the first table's commit until after the last table's; if the block fails,
-until its commits are taken back. A process that finds a row after a crash finishes it. Only the
-executor interprets ``content``, which is JSON.
+A row exists from before the first table's commit until after the last table's, or until the block's
+commits are taken back. A process that finds a row after a crash finishes it. Only the executor
+interprets ``content``, which is JSON.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A publisher's row exists from its PREPARE TRANSACTION until the rows of its COMMIT PREPARED are in a
 cut, or until it is rolled back. The transaction's changes are kept in the warehouse, in ``folder``;
-nobody reads them before.
+no reader sees them before.
 """
 
 from __future__ import annotations

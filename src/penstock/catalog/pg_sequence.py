@@ -1,8 +1,8 @@
 """Sequences from which columns of the lake's tables take values (pg_sequence.h, sequence.c).
 
 Each belongs to a column of a table, is in the table's schema, and is dropped with the column or the
-table. A row has the last value that may have been given out; ``sequences`` knows the last value
-that really was.
+table. A row has the last value that may have been given out; ``sequences`` knows the last one that
+really was.
 """
 
 from __future__ import annotations

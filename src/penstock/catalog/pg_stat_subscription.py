@@ -1,9 +1,9 @@
 """Live numbers of subscriptions (pg_stat_subscription, pgstat_subscription.c).
 
-A running node reports numbers about once a second. They are read as last reported, or as out of
-date if the node does not run or its publisher does not answer. After a crash they are worthless, so
-writes are not forced to disk. In SQLite they have a file of their own, which is made again if it is
-damaged. No decision depends on them.
+A running node reports numbers about once a second. A reader gets the last reported ones, and they
+count as out of date if the node does not run or its publisher does not answer. After a crash they
+are worthless, so writes are not forced to disk. In SQLite they have a file of their own, which is
+made again if it is damaged. No decision depends on them.
 """
 
 from __future__ import annotations

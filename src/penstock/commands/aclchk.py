@@ -1,8 +1,8 @@
 """Checks of rights (aclchk.c, acl.c).
 
 A check raises 42501 with PostgreSQL's words unless the role has the right. Roles have no members,
-and CREATE cannot be granted: only superusers have it on the database, and only superusers and a
-schema's owner have it on the schema.
+and CREATE cannot be granted. Only superusers may create in the database; in a schema, superusers
+and its owner may.
 """
 
 from __future__ import annotations

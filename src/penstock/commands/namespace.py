@@ -4,7 +4,7 @@
 A name as written leads to a row of the catalog, and to columns from Delta's metadata. When a table
 of the warehouse is first named, a row is made for it, with the key that the Delta table names. When
 a statement changes a table, the catalog keeps the former row and the last version for which it was
-valid. A stream needs it, as it sends changes as the table was at their time.
+valid. Streams need both, as they send changes as the table was at their time.
 """
 
 from __future__ import annotations

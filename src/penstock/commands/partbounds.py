@@ -1,7 +1,7 @@
 """Check a new partition's bound against the other partitions (partbounds.c).
 
 A wrong bound raises PostgreSQL's error. Constants are read and compared as ``pipeline.routing``
-compares rows with them. If rows cannot be routed by a type, its constants are compared as text.
+compares rows with them. Constants of a type by which rows cannot be routed are compared as text.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 walreceiver.h).
 
 A session gives every command these frozen values: the executing role, the warehouse, and a way to
-connect to publishers, ``penstock.walreceiver.publisher.Publisher.connect`` in a real node. A node's
-own calls run as a superuser that has no row in the catalog.
+connect to publishers (``penstock.walreceiver.publisher.Publisher.connect`` in a real node). A
+node's own calls run as a superuser that has no row in the catalog.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Checks before a subscription fills a table (execReplication.c, CheckSubscriptionRelkind), and
-later ones before the table's partitions or the subscription's publications change.
+before the table's partitions or the subscription's publications change.
 
 Tables that do not exist are made when they are copied.
 """

@@ -446,8 +446,8 @@ class Node:
     def status(self, *, patience: float = 0.0) -> Sequence[SubscriptionStatus]:
         """Return every subscription and its tables. Any process may call this.
 
-        If the node does not run, this call asks the publishers, which have ``patience`` seconds to
-        answer.
+        If the node does not run and ``patience`` is above 0, this call asks the publishers, which
+        have that many seconds to answer.
         """
         running = self.running
         asked = () if running or not patience else self._catalog.subscriptions()

@@ -1,7 +1,7 @@
 """Numbers of workers, and publishers' answers about slots, for pg_stat_subscription.
 
-Every subscription has one row. A subscription without a worker has one too, because its publisher
-keeps WAL for it. Numbers of earlier runs are kept until this run has its own.
+Every subscription has one row, even without a worker, because its publisher keeps WAL for it.
+Numbers of earlier runs are kept until this run has its own.
 """
 
 from __future__ import annotations

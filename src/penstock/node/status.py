@@ -1,8 +1,8 @@
 """The state of every subscription of a node, for ``penstock status`` and the library.
 
-It is read from the catalog, with the numbers that a running node has written there. If no node asks
-the publishers, this file does. The result is frozen values that are true now, and their JSON form;
-unknown values are None.
+It is read from the catalog, with the numbers that a running node has written there. The caller adds
+publishers' answers if no node asks them. The result is frozen values that are true now, and their
+JSON form; unknown values are None.
 """
 
 from __future__ import annotations

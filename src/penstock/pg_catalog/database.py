@@ -1,6 +1,6 @@
-"""Answers to catalog queries: one SELECT to fields and rows.
+"""Answer catalog queries: one SELECT to fields and rows.
 
-DuckDB runs it in memory, with one thread, without access to files; a catalog is filled when a query
+DuckDB runs it in memory, with one thread, without access to files. A catalog is filled when a query
 first reads it. ``reads_catalog_only`` tells which statements are catalog queries.
 """
 

@@ -1,7 +1,7 @@
 """Several publications of one subscription, combined (get_rel_sync_entry of pgoutput.c).
 
-For a table with rows, this gives the name, columns, operations and filter under which the
-publications publish it. For a publication, it gives the tables that a subscriber copies
+For a table with rows, the result is the name, columns, operations and filter under which the
+publications publish it. For a publication, it is the tables that a subscriber copies
 (pg_publication.c). Publications that contradict one another raise 0A000.
 """
 

@@ -1,8 +1,8 @@
 """ALTER TABLE and unique indexes (parsenodes.h, AlterTableStmt, IndexStmt).
 
 Unlike PostgreSQL's USING INDEX, USING KEY (columns), an extension of ``parser``, needs no index. A
-unique index of the lake is a promise over columns. Other kinds of indexes, and forms that change
-columns, are refused by name (0A000).
+unique index of the lake is a promise over columns. Other kinds of indexes, and other forms of ALTER
+TABLE, are refused by name (0A000).
 """
 
 from __future__ import annotations

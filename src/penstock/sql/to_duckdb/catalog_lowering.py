@@ -1,8 +1,8 @@
 """Lowering of types that only catalogs have to types with which DuckDB computes.
 
-A typed query becomes the same query in other types: oid and types that name an object become
-bigint, "char" and texts without operators text, pg_lsn numeric(20), int2vector int2[]. Printing and
-reading these types becomes calls of their output and input functions, which look into the catalogs.
+A typed query stays the same in other types. oid and types that name an object become bigint, "char"
+and texts without operators become text, pg_lsn numeric(20), int2vector int2[]. Printing and reading
+these types becomes calls of their output and input functions, which look into the catalogs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Generated columns: the expressions that GENERATED ALWAYS AS (...) allows (heap.c, cookDefault),
 and the rows that a statement writes (rewriteHandler.c, nodeModifyTable.c).
 
-The text of an expression becomes a typed expression with the type of its column. The values that
-INSERT and UPDATE give are completed by the generated columns, which are computed from the new
-values. Errors are PostgreSQL's.
+The text of an expression becomes a typed expression with the type of its column. For INSERT and
+UPDATE, the generated columns are computed from the new values and added to them. Errors are
+PostgreSQL's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Set-returning functions in a SELECT list (nodeProjectSet.c), moved to FROM as a relation.
 
-A raw SELECT becomes one with the same rows whose list has plain values only. One call of
-generate_series as a whole item of the list is moved; the analysis of FROM checks its arguments.
-Calls that PostgreSQL runs in lockstep, or after grouping, are refused by name.
+The new SELECT has the same rows, and its list has plain values only. One call of generate_series
+that is a whole item of the list is moved; the analysis of FROM checks its arguments. Calls that
+PostgreSQL runs in lockstep, or after grouping, are refused by name.
 """
 
 from __future__ import annotations

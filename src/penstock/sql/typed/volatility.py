@@ -1,7 +1,7 @@
 """Volatility: expressions that may change their value for the same row (clauses.c,
 contain_mutable_functions).
 
-The volatility that pg_proc gives functions decides.
+An expression is as volatile as pg_proc says of its functions.
 """
 
 from __future__ import annotations
