@@ -133,10 +133,10 @@ VERIFY_RATE: Final = 2 << 20
 
 
 class TwoPhaseState(enum.Enum):
-    """subtwophasestate: whether prepared transactions are received as such (LOGICALREP_TWOPHASE_*).
+    """subtwophasestate: the state of receiving prepared transactions as such
+    (LOGICALREP_TWOPHASE_*).
 
-    It is PENDING until every table is ready, because a table's copy lacks the transactions that
-    were prepared before it.
+    It is PENDING until every table is ready: a table's copy lacks transactions prepared before it.
     """
 
     DISABLED = "d"
@@ -314,7 +314,7 @@ class Subscription(SubscriptionOptions):
     ] = None
 
     def healed(self) -> Subscription:
-        """Return the subscription without its recorded error, so that a node tries again."""
+        """Return the subscription without its recorded error; a node then tries again."""
         return replace(self, stopped=False, error=None, stopped_by=None)
 
     def followed_as(self, other: Subscription) -> bool:

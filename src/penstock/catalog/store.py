@@ -89,7 +89,7 @@ def sqlite_path(url: URL) -> Path | None:
 
 
 def make_private_file(path: Path) -> None:
-    """Create an empty file that only its owner can read, since it will hold connection strings."""
+    """Create an empty file that only its owner can read, as it will hold connection strings."""
     path.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
@@ -98,7 +98,7 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
     """Open a database. ``durable``: every commit is on disk when it returns; otherwise it may be
     lost, but is never torn.
 
-    SQLite runs in WAL mode, so that readers and one writer do not wait for each other. Its driver
+    SQLite runs in WAL mode: readers and one writer then do not wait for each other. Its driver
     would begin transactions late and implicitly; we send BEGIN ourselves, IMMEDIATE for a writer.
     """
     options: dict[str, Any] = {}

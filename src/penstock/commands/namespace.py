@@ -201,9 +201,9 @@ def keep_former(
     before: Iterable[LakeTable],
     committed: Mapping[int, int] | None = None,
 ) -> None:
-    """Keep the former rows of the tables that a statement has changed. Each holds up to a version:
-    the one in ``committed`` (by oid) if the statement itself has put one, else the newest. Raises
-    StorageError."""
+    """Keep the former rows of the tables that a statement has changed. Each is valid up to a
+    version: the one in ``committed`` (by oid) if the statement itself has put one, else the newest.
+    Raises StorageError."""
     known = committed or {}
     for table in before:
         if table.uri is None or transaction.tables.find_oid(table.oid) == table:

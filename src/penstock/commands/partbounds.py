@@ -66,8 +66,7 @@ def check_new_partition(
 
 
 def _check_modulus(bound: PartitionBound, others: Sequence[tuple[PartitionBound, str]]) -> None:
-    """Check that of any two moduli one is a factor of the other, so that no row has two
-    partitions."""
+    """Check that of any two moduli one is a factor of the other; no row then has two partitions."""
     ordered = sorted((other.modulus, other.remainder, name) for other, name in others)
     modulus, remainder = bound.modulus, bound.remainder
     smaller = [other for other in ordered if other[:2] <= (modulus, remainder)]
@@ -125,7 +124,7 @@ class _Comparison:
             )
 
     def overlap(self, one: PartitionBound, other: PartitionBound) -> bool:
-        """Tell whether a row could belong to both."""
+        """Tell whether a row could belong to both bounds."""
         if Strategy.DEFAULT in (one.strategy, other.strategy):
             return one.strategy is other.strategy
         match one.strategy:

@@ -464,7 +464,7 @@ def check_alter_two_phase(
 
 
 def ends_two_phase(subscription: Subscription, options: SubOpts) -> bool:
-    """Tell whether the statement ends two-phase commit of the slot, so that the publisher must be
+    """Tell whether the statement ends two-phase commit of the slot; the publisher must then be
     asked."""
     had = subscription.two_phase_state is not TwoPhaseState.DISABLED
     return had and _OPTION in options.specified and not options.two_phase
@@ -688,8 +688,8 @@ def _insert(
     tables: Mapping[TableName, int],
     publisher: PublisherIdentity | None,
 ) -> None:
-    """Write the subscription's rows, and take over the cuts of a dropped one of its name, as the
-    last step: either all happens or nothing."""
+    """Write the subscription's rows and, as the last step, take over the cuts of a dropped
+    subscription of its name: either all happens or nothing."""
     cuts = None if scope.warehouse is None else scope.warehouse.cuts
     with catalog.write() as transaction:
         others = transaction.subscriptions.all()
@@ -740,8 +740,8 @@ def _identity(publisher: Publisher) -> PublisherIdentity:
 
 @contextmanager
 def _new_slot(publisher: Publisher, options: SubOpts, *, two_phase: bool) -> Iterator[list[Notice]]:
-    """Create the slot if it is wanted, and drop it again if the block fails. A slot that was there
-    before stays as it is, as with PostgreSQL."""
+    """Create the slot if it is wanted, and drop it again if the block fails. A slot that existed
+    before stays as it is, as in PostgreSQL."""
     name = options.slot_name
     if name is None or not options.create_slot:
         yield []
@@ -829,7 +829,7 @@ def alter_skip(
 
 
 def _prepared(transaction: CatalogTransaction, subid: int, lsn: Lsn) -> PreparedXact | None:
-    """Return the prepared transaction whose PREPARE ends there, if it has come."""
+    """Return the prepared transaction whose PREPARE ends there, if it has arrived."""
     xacts = transaction.prepared_xacts.all(subid)
     return next((xact for xact in xacts if xact.prepare_lsn == lsn), None)
 
@@ -1626,7 +1626,7 @@ def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
 
 
 def copy_notice(rel: SubscriptionRel, why: str) -> Notice:
-    """Return the notice for a table whose copy replaces the rows that are there."""
+    """Return the notice for a table whose copy replaces the existing rows."""
     return notice(
         f'table "{rel.qualified_name}" will be copied again',
         detail=f"{why} The copy replaces the rows of the Delta table in one commit; its older "

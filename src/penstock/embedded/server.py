@@ -372,8 +372,8 @@ def _environment() -> dict[str, str]:
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that nobody uses at the moment.
 
-    It is outside the range that systems give to outgoing connections, so that a server which
-    restarts finds it free. Raises OSError if there is none.
+    It is outside the range that systems give to outgoing connections, so it is free when the server
+    restarts. Raises OSError if there is none.
     """
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):

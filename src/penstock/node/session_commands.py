@@ -49,7 +49,7 @@ class SessionCommands:
     def __call__(
         self, statement: Statement, role: Role, check: Callable[[], None]
     ) -> CommandOutcome:
-        """Execute a statement. ``check`` raises when it has to end. Raises PenstockError."""
+        """Execute a statement. ``check`` raises when it must end. Raises PenstockError."""
         connect = partial(connect_publisher, check=check)
         # Earlier commits must be in the log before the statement changes anything.
         self._sequencer.step()
@@ -68,7 +68,7 @@ class SessionCommands:
         return CommandOutcome(result.tag, result.notices)
 
     def defines(self, statement: Statement) -> bool:
-        """Tell whether the statement is about tables that a block may make."""
+        """Tell whether the statement makes a table, or is on one that the block may have made."""
         return defines(statement)
 
     def define(self, statement: Statement, role: Role, block: LakeBlock) -> CommandOutcome:
@@ -117,7 +117,7 @@ def connect_publisher(
 def _connect_until_cancelled(
     connect: Callable[[], Publisher], check: Callable[[], None]
 ) -> Publisher:
-    """Connect on a thread of its own, which we can abandon: libpq's connect cannot be
+    """Connect on a thread of its own, which can be abandoned: libpq's connect cannot be
     interrupted."""
     attempt: Future[Publisher] = Future()
 

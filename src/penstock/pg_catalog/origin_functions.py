@@ -93,8 +93,8 @@ class OriginFunctions:
         return {_SHOW: show}
 
     def _checked(self, name: str, call: Callable[..., object]) -> Callable[..., object]:
-        """Return a function that is strict, so that any NULL argument makes its result NULL, and
-        that otherwise only superusers may call."""
+        """Return a function that is strict: any NULL argument makes its result NULL. Otherwise only
+        superusers may call it."""
 
         def checked(*arguments: object) -> object:
             if None in arguments:

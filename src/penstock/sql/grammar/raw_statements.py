@@ -702,7 +702,7 @@ def parse_expression(text: str) -> Expression:
 def check_syntax(text: str) -> Json:
     """Return the node of an expression, supported or not.
 
-    The text is parsed between parentheses, where PostgreSQL has it, so that errors are the same.
+    The text is parsed between parentheses, as PostgreSQL parses it, so the errors are the same.
     Raises SqlSyntaxError, PenstockError (54001).
     """
     try:

@@ -391,7 +391,7 @@ def stripped(node: Node) -> Node:
 
 
 def has_null(node: OpExpr | FuncExpr) -> bool:
-    """Tell whether a strict function gets a constant NULL, so that nothing else matters."""
+    """Tell whether a strict function gets a constant NULL, which alone decides its result."""
     arguments = [stripped(argument) for argument in node.arguments]
     return any(isinstance(a, Const) and a.text is None for a in arguments)
 

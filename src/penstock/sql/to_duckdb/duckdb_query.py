@@ -400,7 +400,7 @@ class QueryCompiler(NumericCompiler):
         return f" ORDER BY {', '.join(keys)}"
 
     def _sort_value(self, node: Node, query: Query) -> Value:
-        """Return a target by its place, so that it is not computed twice, or by its name."""
+        """Return a target by its place, which avoids computing it twice, or by its name."""
         value = self.value(node)
         if node not in query.targets:
             return value

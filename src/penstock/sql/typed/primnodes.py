@@ -52,7 +52,7 @@ class Const(Node):
 
 @dataclass(frozen=True, slots=True)
 class Param(Node):
-    """``$number``. ``types``: types of the statement's parameters, as far as they are known."""
+    """``$number``. ``types``: the known types of the statement's parameters."""
 
     number: int
     types: dict[int, int] = field(compare=False, repr=False, hash=False)
@@ -94,8 +94,8 @@ def is_cast(node: FuncExpr) -> bool:
 class OperatorCall(Node):
     """A call of an operator of one or two arguments; ``function``: oid in pg_proc.
 
-    The four kinds give different values for the same operator, ``IS DISTINCT FROM`` the opposite
-    one. None of them is a subclass of another, so that ``isinstance`` asks for one kind.
+    The four kinds give different values for the same operator; ``IS DISTINCT FROM`` gives the
+    opposite one. None of them is a subclass of another, so ``isinstance`` asks for one kind.
     """
 
     oid: int

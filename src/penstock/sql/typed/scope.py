@@ -147,8 +147,8 @@ class Surroundings:
     """The look-ups of a statement.
 
     ``find_view``: the text of a view, "" for a view without rows, None for a relation that is no
-    view. ``functions``: functions in FROM that have columns of their own. ``parameters``: types by
-    number as far as they are known, None if there can be no parameters.
+    view. ``functions``: functions in FROM that have columns of their own. ``parameters``: known
+    types by number, None if no parameters are allowed.
     """
 
     find_table: FindTable
