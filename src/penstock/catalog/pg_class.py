@@ -268,7 +268,7 @@ class PgClass(TableAccess):
         self.connection.execute(_TABLE.table.update().where(same).values(**stored_table(table)))
 
     def keep_former(self, before: LakeTable, version: int, lsn: Lsn | None = None) -> None:
-        """If a table has changed, record that it was ``before`` up to a version. ``lsn``: the end
+        """Record that a table, if it has changed, was ``before`` up to a version. ``lsn``: the end
         of the log."""
         now = self.find_oid(before.oid)
         if now is None or now.until(version) == before.until(version):

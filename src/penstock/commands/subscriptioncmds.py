@@ -1127,9 +1127,9 @@ def check_slot_name(subscription: Subscription) -> None:
 # ALTER SUBSCRIPTION ... SET, ADD and DROP PUBLICATION (subscriptioncmds.c).
 #
 # A running worker starts again with the new list. Before that it applies everything committed until
-# now with the old list, because a publisher looks publications up as they were at the time of each
-# change. There a publication that was made later is an error; from version 18 on the publisher
-# leaves the change out.
+# now with the old list: a publisher looks publications up as they were at each change. There a
+# publication that was made later is an error; from version 18 on the publisher leaves the change
+# out.
 
 _REFRESH_HINT: Final = {
     "SET": "Use ALTER SUBSCRIPTION ... SET PUBLICATION ... WITH (refresh = false).",

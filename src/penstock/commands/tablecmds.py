@@ -661,8 +661,8 @@ def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> 
 
 def _check_stored(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
     """Check that a table stores its columns as the parent does, since rows are written to
-    partitions in the parent's form. That form includes the columns' names in Delta, which differ
-    from PostgreSQL's if two of those differ in case only, and jsonb as variants or not."""
+    partitions in the parent's form. That form has names in Delta, which differ from PostgreSQL's if
+    two of those differ in case only, and jsonb as variants or not."""
     tables = [open_delta(scope, table) for table in (parent, child)]
     if tables[1] is None:
         raise UndefinedObject(f'Delta table of relation "{child.qualified_name}" does not exist')
@@ -907,8 +907,8 @@ def _named_columns(scope: CommandScope, table: LakeTable, rel: PublicationRel) -
 # DROP TABLE and DROP SCHEMA (dependency.c, tablecmds.c).
 #
 # A table that a subscription fills first leaves it, in a transaction of its own. A worker that
-# misses one of its tables would stop for good, but one whose subscription no longer has the missing
-# table begins again.
+# misses one of its tables stops for good. If the missing table has left the subscription, the
+# worker only begins again.
 
 
 def drop_table(statement: DropTable, catalog: Catalog, scope: CommandScope) -> CommandResult:

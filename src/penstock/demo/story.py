@@ -609,7 +609,6 @@ class Watch:
         guard: Callable[[], None] = lambda: None,
     ) -> bool:
         """Show samples until ``until`` holds, for at most ``seconds``. Tell whether it held.
-
         ``guard`` is called each time and raises when waiting has become pointless.
         """
         deadline = time.monotonic() + seconds

@@ -37,7 +37,7 @@ _CANDIDATES = ("penstock", "nobody", "postgres", "daemon")
 
 @dataclass(frozen=True)
 class Account:
-    """A user and group to run a server under."""
+    """A user and group under which a server runs."""
 
     name: str
     uid: int
@@ -45,7 +45,7 @@ class Account:
 
 
 def server_account() -> Account | None:
-    """Return the account that servers run under, None for our own. Raises ConfigurationError if no
+    """Return the account under which servers run, None for our own. Raises ConfigurationError if no
     account fits."""
     if os.geteuid() != 0:
         return None
@@ -63,7 +63,7 @@ def server_account() -> Account | None:
 
 
 def as_account(account: Account | None) -> dict[str, Any]:
-    """Return the arguments of ``subprocess`` that start a program under the account."""
+    """Return the arguments with which ``subprocess`` starts a program under the account."""
     if account is None:
         return {}
     return {"user": account.uid, "group": account.gid, "extra_groups": []}

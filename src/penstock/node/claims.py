@@ -3,9 +3,9 @@
 A lock on ``penstock.pid`` claims the folder. If another process holds the lock, the error names
 that process. The operating system holds the lock and frees it when the process dies.
 
-The node's id in the warehouse claims the warehouse. A warehouse is refused if it belongs to another
-node, if it is missing, or if its store cannot tell two writers apart. A warehouse without an id may
-be new, or older than ids. An empty mount point looks the same, so the node checks its catalog.
+The node's id in the warehouse claims the warehouse. A warehouse is refused if it is missing or
+belongs to another node, or if its store cannot tell two writers apart. A warehouse without an id
+may be new, or older than ids. An empty mount point looks the same, so the node checks its catalog.
 """
 
 from __future__ import annotations

@@ -245,19 +245,17 @@ class Parameters:
     apply_backlog_delay: float = milliseconds(5.0)
     """Seconds for which it waits instead of apply_batch_delay when megabytes come at once."""
     backlog_copy_threshold: int = size(16 << 20, -1)
-    """Bytes behind from which on a backlog is fetched by a slot function, not streamed; -1:
-    never."""
+    """A backlog of so many bytes is fetched by a slot function, not streamed; -1: never."""
     copy_unit_size: int = size(64 << 20, 8)
     """Heap that one Spark task copies in the initial snapshot."""
     copy_snapshot_timeout: float = milliseconds(0.0)
     """A snapshot that is held for longer gets no further table to copy; 0: no limit."""
     maintenance_work_mem: int = size(64 << 20, 64)
-    """Bytes of rows that a task of compaction holds: those it has read, and those still to
-    write."""
+    """Bytes of rows that a task of compaction holds: rows it has read, and rows still to write."""
     key_index_size: int = size(4 << 30, 0)
     """Bytes of key indexes in the node's folder; 0: large files are searched instead."""
     track_commit_timestamp: bool = parameter(False, _ON_OFF)
-    """Report changes to rows that somebody other than the subscription has written last."""
+    """Report changes to rows whose last writer is not the subscription."""
     default_unsent_changes: str = parameter(
         UNSENT_CHANGES[0],
         String("|".join(UNSENT_CHANGES), f"Available values: {', '.join(UNSENT_CHANGES)}."),
@@ -286,19 +284,19 @@ class Parameters:
     )
     """The name of the only database."""
     server_version: int = number(18, 14, 18)
-    """The major version of PostgreSQL that the node behaves as, 14 to 18."""
+    """The major version of PostgreSQL that the node imitates, 14 to 18."""
     max_connections: int = number(100, 1, _MAX_BACKENDS)
     max_wal_senders: int = number(10, 0, _MAX_BACKENDS)
     max_replication_slots: int = number(10, 0, _MAX_BACKENDS)
     max_prepared_transactions: int = number(0, 0, _MAX_BACKENDS)
     """Transactions of sessions that can be prepared at once; 0: none."""
     max_slot_keep_age: float = parameter(0.0, Integer(0, INT_MAX, "s"))
-    """A slot that nobody reads is given up when its oldest commit is older; 0: never."""
+    """A slot without a reader is given up when its oldest commit is older; 0: never."""
     output_plugin_libraries: tuple[str, ...] = parameter(tuple(BUNDLED), Strings())
     """Output plugins that slots may use, by the names of their entry points."""
     wal_sender_timeout: float = milliseconds(60.0)
     synchronous_standby_names: str = parameter("", String(check=syncrep_gram.parse))
-    """Subscribers that must confirm a session's commit before it goes on; empty: none."""
+    """Subscribers that must confirm a session's commit before it continues; empty: none."""
     authentication_timeout: float = parameter(60.0, Integer(1, 600, "s"))
     idle_session_timeout: float = milliseconds(0.0)
     sequencer_interval: float = milliseconds(0.1, 1)
@@ -306,7 +304,7 @@ class Parameters:
     metrics_port: int = number(0, 0, _MAX_PORT)
     """The port on which Prometheus scrapes /metrics; 0: none."""
     metrics_address: str = parameter("127.0.0.1", _NOT_EMPTY)
-    """The address of that port. Whoever reaches it can read the metrics: there is no login."""
+    """The address of that port. There is no login: all clients that reach it can read them."""
     spark: SparkParameters = field(default_factory=SparkParameters)
 
 

@@ -35,7 +35,7 @@ from penstock.sql.grammar.subscription import AlterSubscriptionRefreshTables
 # Parse forms that PostgreSQL's grammar lacks: REPLICA IDENTITY USING KEY (columns) of ALTER TABLE,
 # and ALTER SUBSCRIPTION name REFRESH TABLE tables.
 #
-# A text that PostgreSQL's scanner has cut becomes a text of the same length that PostgreSQL's
+# PostgreSQL's scanner cuts the text. The result is a text of the same length that PostgreSQL's
 # parser takes, with instructions for its nodes. There a similar form of PostgreSQL's stands for
 # each form of ours. PostgreSQL's parser reads everything around it, so a statement is read whole or
 # is a syntax error.

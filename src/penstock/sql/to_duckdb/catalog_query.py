@@ -798,7 +798,7 @@ _COUNTED: Final = frozenset({SERIES, "generate_subscripts"})
 
 
 def has_set(node: Node) -> bool:
-    """Tell whether the node, or one below it, returns a set."""
+    """Tell whether the node, or a node below it, returns a set."""
     if isinstance(node, FuncExpr) and node.oid and functions()[node.oid].returns_set:
         return True
     return any(map(has_set, children(node)))

@@ -357,7 +357,7 @@ class ExpressionCompiler:
 
 
 def _first_known(values: list[Value], shown: list[str]) -> str:
-    """Compile COALESCE; lazily, one value after the other, if one may fail."""
+    """Compile COALESCE: one value after the other if one may fail."""
     if not any(value.fails for value in values):
         return f"COALESCE({', '.join(shown)})"
     sql = shown[-1]

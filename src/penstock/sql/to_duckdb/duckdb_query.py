@@ -665,7 +665,7 @@ def _check_positive(node: Node, message: str, sqlstate: str) -> None:
 
 
 def check_groupable(value: Value) -> None:
-    """Check that values equal in PostgreSQL are one value in DuckDB. Raises FeatureNotSupported."""
+    """Check that equal values of PostgreSQL are one value in DuckDB. Raises FeatureNotSupported."""
     if (
         value.type in PLAIN
         or element(value.type) in PLAIN

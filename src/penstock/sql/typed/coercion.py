@@ -264,7 +264,7 @@ def coerce(node: Node, target: int, context: str, form: Form) -> Node:
 
 
 def _typed_parameter(node: Param, target: int) -> Node:
-    """Give a parameter the type that is asked for first (variable_coerce_param_hook)."""
+    """Give a parameter the type that is requested first (variable_coerce_param_hook)."""
     known = node.types.setdefault(node.number, target)
     if known != target:
         raise AmbiguousParameter(

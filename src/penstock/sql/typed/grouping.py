@@ -64,7 +64,7 @@ def _ungrouped(
 
 
 def below(node: Node) -> tuple[Node, ...]:
-    """Return the nodes right below, without those of subqueries."""
+    """Return the nodes directly below, without the nodes of subqueries."""
     if isinstance(node, WindowFunc):
         inner = node.aggregate
         return (*inner.arguments, *node.partition, *(key.node for key in node.order))
@@ -75,7 +75,7 @@ def below(node: Node) -> tuple[Node, ...]:
 
 
 def nodes_of(query: Query) -> Iterator[Node]:
-    """Yield every expression of a query and of those in its FROM and WITH."""
+    """Yield every expression of a query and of the queries in its FROM and WITH."""
     yield from query.targets
     yield from query.group
     yield from (key.node for key in query.sort)

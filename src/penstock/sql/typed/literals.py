@@ -113,7 +113,7 @@ def _same(text: str) -> str:
 
 
 def _char(text: str) -> str:
-    """Read and print one byte (charin, charout); other than ASCII is printed as octal digits."""
+    """Read and print one byte (charin, charout); a byte beyond ASCII is printed as octal digits."""
     if re.match(r"\\[0-3][0-7][0-7]\Z", text):
         byte = int(text[1:], 8)
     else:
@@ -143,7 +143,7 @@ _SURROGATES = range(0xD800, 0xE000)
 
 
 class _Number(str):
-    """A number, as it was written."""
+    """A number as it was written."""
 
 
 def read_json(text: str) -> str:

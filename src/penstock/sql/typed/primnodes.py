@@ -240,7 +240,7 @@ class OtherNode(Node):
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Return the nodes right below, in the order of PostgreSQL's expression_tree_walker."""
+    """Return the nodes directly below, in the order of PostgreSQL's expression_tree_walker."""
     found: list[Node] = []
     for each in fields(node):
         value = getattr(node, each.name)

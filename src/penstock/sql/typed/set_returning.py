@@ -77,7 +77,7 @@ def _named_alike(argument: Expression, value: Expression) -> Expression:
 
 
 def as_select(raw: SelectStmt) -> SelectStmt | None:
-    """Return VALUES of one row with such a function as a SELECT that gives its rows; or None."""
+    """Return VALUES of one row with such a function as a SELECT of its rows, or None."""
     if len(raw.values) != 1 or not any(map(is_set_returning, raw.values[0])):
         return None
     return replace(raw, values=(), targets=tuple(map(ResTarget, raw.values[0])))
