@@ -41,8 +41,7 @@ class OwnedSequence:
 
 
 def serial_type(written: ColumnType) -> ColumnType | None:
-    """Return a serial type's integer type; None for every other type. Raises
-    FeatureNotSupported."""
+    """Return a serial type's integer type, None for all other types. Raises FeatureNotSupported."""
     name = None if written.schema else _SERIAL.get(written.name)
     if name is None:
         return None

@@ -172,10 +172,8 @@ def _check_movable(
 
 
 def _check_not_awaited(transaction: CatalogTransaction, schema: str, name: str) -> None:
-    """Refuse a name for which a subscription has a table: if it has not copied the table yet, it
-    will make the table in the folder of that name.
-
-    Raises ObjectInUse.
+    """Refuse a name for which a subscription has a table. One that is not copied yet will be made
+    in the folder of that name. Raises ObjectInUse.
     """
     for subscription in transaction.subscriptions.all():
         if any(r.table_name == (schema, name) for r in transaction.relations.all(subscription.oid)):

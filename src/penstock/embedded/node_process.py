@@ -172,7 +172,7 @@ class NodeProcess:
             self._process.wait()
 
     def signal(self, number: int, *, group: bool = False) -> None:
-        """Send a signal; with ``group`` also to all its children, as a terminal does."""
+        """Send a signal; with ``group`` to its whole process group, as a terminal does."""
         assert self._process is not None
         if group:
             os.killpg(self._process.pid, number)

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 class SlotReport:
     """A replication slot. ``waiting_transactions`` counts transactions of the log that are not
     confirmed; some of them may change nothing that is published. ``oldest_waiting_seconds`` is the
-    age of the oldest one, or 0 without any. ``transactions`` and ``bytes`` count since the node
-    started."""
+    age of the oldest one, or 0 without any. ``transactions`` and ``bytes`` count what was sent
+    since the node started."""
 
     name: str
     active: bool
@@ -293,8 +293,7 @@ class Monitoring:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen. Raises ConfigurationError if the port is taken or the address is another
-        machine's."""
+        """Listen. Raises ConfigurationError if the port is taken or the address is not local."""
         try:
             self._server = make_server(
                 self._address,

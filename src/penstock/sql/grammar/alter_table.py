@@ -251,8 +251,7 @@ def _create_index(raw: RawNode, _source: Source) -> CreateIndex:
 
 
 def _index_column(node: Json) -> str:
-    """Read an ``index_elem``. The order is ignored: a unique index here has no structure on
-    disk."""
+    """Read an ``index_elem``. The order is ignored, as a unique index has no structure on disk."""
     raw = RawNode.of(node)
     if raw.take("expr"):
         raise not_supported("an index over expressions")
