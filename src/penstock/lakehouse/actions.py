@@ -1,8 +1,8 @@
 """Actions of Delta's log (protocol: "Actions", "Change Metadata") as JSON lines.
 
-In: values of this room; for metadata a schema's JSON, a protocol and properties, or the current
-state and the new columns. Out: mappings for one log entry, and lines. Metadata and properties that
-others have written stay. ``state`` reads actions back; the caller puts them into the log.
+The functions build the actions of a log entry from values of this room, and turn them into lines.
+Metadata and properties that other writers have set are kept. The caller puts the lines into the
+log; ``state`` reads actions back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def now_ms() -> int:
 
 
 def add(file: DataFile, *, data_change: bool) -> Action:
-    """Return the add action of a file, whose vector has its descriptor."""
+    """Return the add action of a file. Its vector, if any, must have a descriptor."""
     body: dict[str, Any] = {
         "path": file.path,
         "partitionValues": dict(file.partition_values or {}),
@@ -89,7 +89,7 @@ def commit_info(
     blind_append: bool,
     read_version: int | None,
 ) -> Action:
-    """Return the action that tells DESCRIBE HISTORY who did what."""
+    """Return the commitInfo action, which DESCRIBE HISTORY shows."""
     body: dict[str, Any] = {
         "timestamp": now_ms(),
         "operation": operation,
@@ -147,8 +147,8 @@ def change_metadata(
 ) -> list[Action]:
     """Return the actions that give a table the columns of ``schema``.
 
-    ``told``: property -> the names of all columns that it lists. ``kept``: how many columns, from
-    the first, are there already; None if another table takes the place of this one.
+    ``told``: property -> the names of all columns that it lists. ``kept``: the number of leading
+    columns that exist already; None if another table replaces this one.
     ``properties``: other properties to set.
     """
     metadata: dict[str, Any] = dict(state.metadata)
@@ -177,10 +177,10 @@ def change_metadata(
     return found
 
 
-# Marks that the node leaves in the user metadata of its commits, a JSON object. They tell whether a
-# commit was a TRUNCATE, which is published as such and not as deletes of its rows, and which
-# commits belong to one transaction. Others may write anything there, so a text that is no object
-# with one of our names is ignored. Spark takes the text from
+# Marks in the user metadata of the node's commits, a JSON object. One mark says that a commit is a
+# TRUNCATE, which is published as such and not as deletes of its rows. Another says which commits
+# belong to one transaction. Other writers may put any text there; it is ignored unless it is an
+# object with one of our names. Spark takes the text from
 # ``spark.databricks.delta.commitInfo.userMetadata``. ``row_pairs`` has marks of its own.
 
 _OURS: Final = "penstock."
@@ -203,7 +203,7 @@ def group_mark(group: str) -> Mapping[str, object]:
 
 
 def group_of(actions: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the name that all commits of one transaction bear; None for a single commit."""
+    """Return the name that all commits of one transaction share; None for a single commit."""
     group = user_metadata(actions).get(_GROUP)
     return group if isinstance(group, str) else None
 
@@ -232,7 +232,7 @@ def block_mark(group: str, relations: Iterable[int], *, undone: bool = False) ->
 
 
 def block_of(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-    """Return the oids of the tables of a commit's block; empty if it has no block of several."""
+    """Return the oids of all tables of a commit's block; empty unless the block has several."""
     found = user_metadata(actions).get(_BLOCK)
     if not isinstance(found, list) or group_of(actions) is None:
         return frozenset()
@@ -247,7 +247,7 @@ def is_undone(actions: Sequence[Mapping[str, Any]]) -> bool:
 _TRUNCATE: Final = "penstock.truncate"
 _RELATIONS: Final = "penstock.relations"
 MARK: Final[Mapping[str, object]] = {_TRUNCATE: True}
-"""User metadata of a commit that removes every row that was there before it."""
+"""User metadata of a commit that removes every existing row."""
 
 
 def grouped_mark(group: str, relations: Iterable[int]) -> Mapping[str, object]:

@@ -1,9 +1,9 @@
-"""Record batches of a bounded size in bytes, whatever their rows are like.
+"""Record batches of a bounded size in bytes, however wide their rows are.
 
-In: an open data file, or batches of any size. Out: batches of about the wanted number of bytes; a
-larger row is a batch of its own. A footer tells the decoded size of a row group, and so the average
-size of a row. But it counts a repeated value of a dictionary once. With dictionaries, a few rows
-are therefore read first to learn their size.
+The functions read an open data file, or split batches, into batches of about the wanted number of
+bytes; a larger row is a batch of its own. The footer of a file gives the decoded size of a row
+group, and so the average size of a row. But it counts a repeated value of a dictionary once. With
+dictionaries, a few rows are therefore read first to learn their size.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from penstock.lakehouse.layouts import plain_batch
 BATCH_BYTES: Final = 16 << 20
 """Arrow bytes that are read at a time."""
 _ROWS: Final = 1 << 16
-"""The largest number of rows that are read at a time; more would gain nothing."""
+"""The largest number of rows that are read at a time; a larger one is no faster."""
 _LOOKED_AT: Final = 256
-"""Rows that are read first if the footer does not tell how wide rows are."""
+"""The number of rows that are read first if the footer does not give the width of rows."""
 _TOO_LARGE: Final = 4
 """A batch of more than this many times the wanted size is followed by smaller ones."""
 
@@ -64,7 +64,7 @@ def read_batches(
     wanted: RowRangeFilter | None = None,
     max_bytes: int = BATCH_BYTES,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (position of the first row, batch), in order, of the row groups that are ``wanted``."""
+    """Yield (position of the first row, batch) in order, for the ``wanted`` row groups."""
     start = 0
     for group in range(parquet.metadata.num_row_groups):
         end = start + parquet.metadata.row_group(group).num_rows

@@ -1,7 +1,7 @@
-"""Changes of a transaction to one table: files come, rows and files go; and the way back.
+"""Changes of a transaction to one table: they add files, delete rows and files, and can be undone.
 
-In: versions of the table, files just written in its folder, positions of rows. Out: the files as
-the transaction sees them, and actions for the log.
+A change is made of files just written in the table's folder and of positions to delete. It shows
+the table's files as the transaction sees them, and returns actions for the log.
 
     a batch of the apply worker, a copy, compaction          statements of a session
           |                                                        |
@@ -11,10 +11,10 @@ the transaction sees them, and actions for the log.
           |
           '--> remove and add actions, one file of vectors --> xact
 
-A batch belongs to the version that is loaded; whoever loses a race makes it again. A session's
-change can be committed on any later version in which nobody else has touched the same rows; an
-earlier value is a savepoint, and a prepared transaction keeps it as text. ``StagedCommit`` commits
-it, and takes the commit back.
+A batch is valid only for the loaded version; after a lost race it is made again. A session's change
+can be committed on any later version in which nobody else has touched the same rows. A savepoint is
+an earlier value of it; a prepared transaction stores it as text. ``StagedCommit`` commits a change,
+and takes the commit back.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from penstock.lakehouse.xact import Commit, TableLog
 
 log = logging.getLogger(__name__)
 
-# Changes of files for the next version of a table, gathered in one or many steps: written files,
-# deleted positions, removals. ``Staging`` shows the files with all changes, and in the end returns
-# remove and add actions with one vector file. If a later step deletes rows of a staged file, the
-# file is added with a vector; a file that loses rows in several steps gets one vector for all.
+# ``Staging`` gathers the changes of files for the next version of a table: written files, deleted
+# positions, removals. It shows the files with all changes, and returns remove and add actions with
+# one vector file. If a later step deletes rows of a staged file, the file is added with a vector. A
+# file that loses rows in several steps gets one vector for all of them.
 
 
 class Staging:
@@ -97,8 +97,8 @@ class Staging:
         return self._emptied
 
     def add(self, file: DataFile) -> None:
-        """Stage a new file. Raises PenstockError if its path is there already, RelationChanged if
-        it was written for another partitioning of the table."""
+        """Stage a new file. Raises PenstockError if its path exists already, RelationChanged if it
+        was written for another partitioning of the table."""
         if tuple(file.partition_values or ()) != self._partition_by:
             raise RelationChanged(
                 f'table "{self._table}" was partitioned otherwise when file "{file.path}" was '
@@ -109,7 +109,7 @@ class Staging:
         self._put(file.path, file)
 
     def replace(self, path: str, file: DataFile) -> None:
-        """Stage a file in the place of another one. Raises CommitConflict if that is gone."""
+        """Stage a file that replaces another one. Raises CommitConflict if the old file is gone."""
         self.remove(path)
         self.add(file)
 
@@ -119,7 +119,7 @@ class Staging:
         self._put(path, None)
 
     def remove_all(self, *, truncate: bool = True) -> None:
-        """Stage the removal of all files, those staged before included."""
+        """Stage the removal of all files, staged ones included."""
         self._emptied = truncate
         for path in list(self._files):
             self._put(path, None)
@@ -130,7 +130,7 @@ class Staging:
             self._put(path, file)
 
     def delete(self, path: str, positions: BitMap) -> None:
-        """Stage deletions in a file, besides earlier ones; remove the file if no row is left.
+        """Add deletions to those of a file; remove the file if no row is left.
 
         Raises CommitConflict if there is no such file.
         """
@@ -217,7 +217,7 @@ ROLLBACK: Final = "ROLLBACK"
 
 @dataclass(frozen=True)
 class Loss:
-    """Deleted rows of a file of the table. ``file``: as it was when they were read."""
+    """Deleted rows of a file of the table. ``file``: its state when the rows were read."""
 
     file: DataFile
     positions: BitMap
@@ -227,11 +227,11 @@ class Loss:
 class StagedChange:
     """The changes of a transaction to one table.
 
-    ``relation``: the table's oid. ``table_id``, ``schema`` and ``partition_by``: those of the table
-    that was read. ``version``: the version that the last statement has read, ``since``: the first
-    one. ``gone``: deleted rows of the table's files, by path. ``added``: the transaction's own
-    files that have rows left, by path, with their vectors inline. ``kinds``: those of its
-    statements. ``pairs``: files that tell which new row was which old one.
+    ``relation``: the table's oid. ``table_id``, ``schema``, ``partition_by``: of the table that was
+    read. ``version``: the version that the last statement has read; ``since``: that of the first
+    statement. ``gone``: deleted rows of the table's files, by path. ``added``: the transaction's
+    own files that have rows left, by path, with their vectors inline. ``kinds``: the kinds of its
+    statements. ``pairs``: files that map each new row to its old one.
     """
 
     relation: int
@@ -275,8 +275,8 @@ class StagedChange:
         written: Sequence[WrittenFile],
         pairs: Sequence[WrittenFile] = (),
     ) -> StagedChange:
-        """Return the value after one more statement. ``state``: the table as the statement has read
-        it, without staged changes; ``gone``: deleted positions in its files and in own ones."""
+        """Return the value after one more statement. ``state``: the version that the statement has
+        read, without staged changes; ``gone``: deleted positions in its files and in own ones."""
         lost, added = dict(self.gone), dict(self.added)
         for path, positions in gone.items():
             own = added.get(path)
@@ -301,7 +301,7 @@ class StagedChange:
         )
 
     def check(self, state: TableState) -> None:
-        """Check that it can be committed on ``state``, in which touched files have their vectors.
+        """Check that the change can be committed on ``state``; touched files have vectors loaded.
 
         Raises CommitConflict if the table was altered or replaced, or others were first to change
         one of the rows.
@@ -343,8 +343,8 @@ class StagedChange:
         )
 
     def undo(self, state: TableState, mark: Mapping[str, object], vectors: VectorFile) -> Commit:
-        """Return the commit after ``state`` that takes its commit back: deleted rows come back, and
-        added rows go, unless others have moved them to other files."""
+        """Return the commit after ``state`` that takes the change's commit back. It restores
+        deleted rows, and removes added rows unless others have moved them to other files."""
         staging = Staging(self.name, dict(state.files), self.partition_by)
         for path, loss in self.gone.items():
             staging.put({path: loss.file.restored(state.files.get(path), loss.positions)})
@@ -356,7 +356,7 @@ class StagedChange:
         return set(self.added)
 
     def uris(self) -> set[str]:
-        """Return the URIs of all files that it needs until it is committed, and of its pairs."""
+        """Return the URIs of all files that the change needs until its commit, and of its pairs."""
         folder = pairs_folder(self.uri)
         return {
             *(file_uri(self.uri, path) for path in self.paths()),
@@ -435,20 +435,19 @@ def _file(body: Mapping[str, Any]) -> DataFile:
 
 # Commits of a transaction's staged change to one table, and the way to take one back.
 #
-# In: a staged change, and the mark of its transaction if that is over several tables. Out: a new
-# version of the table, durable on return, or CommitConflict. A commit can be found again by its
+# A commit puts a new version of the table, durable on return, or raises CommitConflict. If the
+# transaction has several tables, each commit bears its mark. A commit can be found again by its
 # mark, so nothing is put twice after a crash. The caller decides which tables to commit, and when
 # to take a commit back.
 
 CheckRows = Callable[[StagedChange, TableState], None]
 """A function that raises an error if the rows of a change are not allowed in a version."""
 MakeCommit = Callable[[VectorFile], Commit]
-"""A function that returns a commit, and adds its vectors to a file, which is a new one for every
-try."""
+"""A function that returns a commit, and adds its vectors to a file. Every try gets a new file."""
 _STATS: Final = 8
 """Files whose existence is checked at a time; object stores answer slowly."""
 _FENCE: Final = "FENCE"
-"""commitInfo.operation of an empty version, which takes the number of one that may still come."""
+"""commitInfo.operation of an empty version, which takes the number of a put still under way."""
 
 
 class StagedCommit:
@@ -472,8 +471,8 @@ class StagedCommit:
         self._relations = relations
 
     def check(self) -> TableState:
-        """Check that the change can be committed now; return the state on which it can. Raises
-        CommitConflict, and what ``check_rows`` raises."""
+        """Check that the change can be committed now; return the state to commit it on. Raises
+        CommitConflict, and the errors of ``check_rows``."""
         state = load(self._storage, self.change.uri)
         if state is None or state.version < self.change.version:
             raise CommitConflict(f'table "{self.change.name}" was dropped')
@@ -484,7 +483,7 @@ class StagedCommit:
         """Commit the change; return the version that has it. ``state``: a fresh result of
         ``check``, for the first try.
 
-        Nothing was put after CommitConflict and what ``check_rows`` raises. After StorageError the
+        Nothing was put after CommitConflict or an error of ``check_rows``. After StorageError the
         entry may be there.
         """
         while True:
@@ -503,21 +502,21 @@ class StagedCommit:
             state = None
 
     def settled(self) -> int | None:
-        """Return the version that has the change although ``put`` has raised; None if there is none
-        and none will come. Raises StorageError if that cannot be found out."""
+        """Return the version that has the change although ``put`` has raised. None: there is no
+        such version, and none will come. Raises StorageError if that cannot be found out."""
         return self._log.settle()
 
     def undo(self) -> None:
         """Take the commit back if it was put, and make sure that it is not put later. Raises
-        StorageError, and FeatureNotSupported if the table has got a feature since that we do not
-        maintain."""
+        StorageError, and FeatureNotSupported if the table has since got a feature that our commits
+        do not maintain."""
         while True:
             if self._find(undone=True)[0] is not None:
                 return
             there, seen = self._find(undone=False)
             state = load(self._storage, self.change.uri)
             if state is None or state.metadata.get("id") != self.change.table_id:
-                return  # it was dropped, with all that was in it
+                return  # the table was dropped with all its rows
             if not self._seen_all(seen, state):
                 continue
             if there is None and self._storage.is_local:
@@ -587,8 +586,8 @@ class StagedCommit:
             )
 
     def _to_undo(self, there: int, newest: int) -> StagedChange:
-        """Return the change to take back. Its deleted rows do not come back if others have emptied
-        the table since: without the commit they would have removed these rows, too."""
+        """Return the change to take back. If others have emptied the table since, its deleted rows
+        do not come back: without our commit the others would have removed them, too."""
         storage, uri = self._storage, self.change.uri
         changed = False
         for version in range(there + 1, newest + 1):
@@ -605,8 +604,8 @@ class StagedCommit:
         return self.change
 
     def _find(self, *, undone: bool) -> tuple[int | None, int]:
-        """Find the commit, or with ``undone`` the one that has taken it back; return its version,
-        None if there is none, and the last version that was searched."""
+        """Find the commit, or with ``undone`` the commit that has taken it back. Return its version
+        (None if there is none), and the last version that was searched."""
         version, found = self.change.version, None
         while (entry := read_entry(self._storage, self.change.uri, version + 1)) is not None:
             version += 1
@@ -637,8 +636,8 @@ class StagedCommit:
 
 
 def is_named(storage: Storage, change: StagedChange) -> bool:
-    """Tell whether a version of the table names files of a change, or may have named them, as
-    entries are gone. Raises StorageError."""
+    """Tell whether a version of the table names files of a change; True if entries are gone, which
+    may have named them. Raises StorageError."""
     own, version = change.paths(), change.version
     while (entry := read_entry(storage, change.uri, version + 1)) is not None:
         version += 1
@@ -654,8 +653,8 @@ def _fence(_: VectorFile) -> Commit:
 
 # The reverse of our own commits, for a batch that some tables have and others cannot get.
 #
-# In: the log of a table, an app id, and the marker up to which its commits stay. Out: the files
-# that one more commit must put in place, and the marker to go back to. Deleted rows come back,
+# All commits of an app id after a marker are taken back by one more commit. ``reversal`` reads the
+# log, and returns the files to put in place and the marker to go back to. Deleted rows come back,
 # added rows go, and later commits of others stay. There is no reverse if others have copied added
 # rows into files of their own: nobody knows which rows to remove there.
 
@@ -664,8 +663,8 @@ Entry = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Reversal:
-    """A plan to take commits back. ``versions``: those of the commits. ``marker``: the app id's
-    before them; 0 if it had none. ``files``: the files to put in place, by path; None removes one.
+    """A plan to take commits back. ``versions``: the commits' versions. ``marker``: the app id's
+    marker before them, 0 if it had none. ``files``: files to put in place, by path; None removes.
     """
 
     versions: tuple[int, ...]
@@ -726,8 +725,8 @@ class _Walk:
 def reversal(
     storage: Storage, uri: str, state: TableState, app_id: str, since: int, operation: str
 ) -> Reversal | None:
-    """Return the plan to take back what ``app_id`` has committed with ``operation`` and markers
-    after ``since``; None if there is nothing. ``state``: the newest version, with its vectors.
+    """Return the plan to take back the commits of ``app_id`` with ``operation`` and markers after
+    ``since``; None if there are none. ``state``: the newest version, with its vectors.
 
     Raises NotInPrerequisiteState if it cannot be taken back, VersionGone, StorageError.
     """

@@ -1,9 +1,8 @@
-"""Checkpoints of a table's log, and removal of entries they replace (protocol: "Checkpoints").
+"""Checkpoints of a table's log, and removal of old entries (protocol: "Checkpoints").
 
-In: a table whose log has grown. Out: a checkpoint of its newest version, durable on return, and
-fewer old entries. delta-rs writes it in folders, S3 and Azure: it keeps deletion vectors,
-transaction markers and unexpired tombstones, and takes milliseconds. Elsewhere Delta itself writes
-the checkpoint and removes entries (``log_store.SparkLogStore``).
+A checkpoint of the newest version is durable on return. In folders, S3 and Azure delta-rs writes
+it: it keeps deletion vectors, transaction markers and unexpired tombstones, and takes milliseconds.
+Elsewhere Delta itself writes the checkpoint and removes entries (``log_store.SparkLogStore``).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from penstock.lakehouse.storage import Storage, local_path, storage_errors
 
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 RETENTIONS: Final = (_LOG_RETENTION, "delta.deletedFileRetentionDuration")
-"""Properties that tell how long log entries, and files that no newer version needs, are kept."""
+"""The properties for how long log entries and removed data files are kept."""
 _SHORTER_DEFAULT: Final = "interval 7 days"
 _DEFAULT_RETENTION: Final = "interval 30 days"
 _CLEANUP: Final = "delta.enableExpiredLogCleanup"
@@ -104,8 +103,8 @@ def remove_expired_entries(storage: Storage, table_uri: str, properties: Mapping
 
 
 def _files(storage: Storage, folder: str) -> tuple[list[str], Callable[[str], float]]:
-    """Return the names in a folder, and a function that tells when one was modified: on a local
-    disk that is a call for each file, and there may be a hundred thousand."""
+    """Return the names in a folder, and a function that returns when one was modified. On a local
+    disk each time takes a call of its own, and there may be a hundred thousand files."""
     if storage.is_local:
         path = Path(local_path(folder))
         with os.scandir(path) as found:

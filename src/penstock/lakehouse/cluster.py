@@ -1,8 +1,8 @@
 """The Spark of a node, which starts when the first job or statement asks for it.
 
-In: a function that builds its session. Out: the session, one for all threads, and groups of jobs
-that end together. Most nodes have small tables and small transactions, and do their work in the
-node's process. They never need a JVM, which takes seconds to start and half a gigabyte.
+``Cluster`` builds one session for all threads, and gathers jobs into groups. Most nodes have small
+tables and small transactions, and do their work in the node's process. They never need a JVM, which
+takes seconds to start and half a gigabyte.
 
 The jobs of one statement are a group. When a group is cancelled all its jobs fail, including those
 that have not begun.
@@ -52,7 +52,7 @@ class Cluster:
         self._running: set[str] = set()
         """Groups that a thread is in."""
         self._cancelled: set[str] = set()
-        """Running groups that were cancelled; ``_join`` tells a context that did not know them."""
+        """Running groups that were cancelled; ``_join`` also cancels them in a later context."""
 
     @property
     def started(self) -> bool:

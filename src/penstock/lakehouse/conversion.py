@@ -1,11 +1,11 @@
-"""Target columns whose type is not the publisher's: which of them fit, and values in their type.
+"""Conversion of published values for target columns of another type.
 
-In: a column that was not made by a subscription (but by CREATE TABLE on the node, or Spark), and a
-published one. Out: whether it takes values of the published column; such values in its type. A
-PostgreSQL subscriber gives each value's text to the input function of its own column, and so does
-this module: 0.1 of a real is 0.1 in a double precision, not 0.10000000149; a bigint goes into an
-integer until one comes that is out of range; a numeric(10,1) rounds 1.26 to 1.3; a text goes into a
-jsonb if it is valid. Where both types store a value in the same way, its text is not read again.
+CREATE TABLE on the node, or Spark, may have made a column with another type than the publisher's.
+``takes`` decides whether the column can hold published values, ``converted`` converts them. As on a
+PostgreSQL subscriber, each value's text goes through the input function of the column's own type: a
+real 0.1 becomes the double precision 0.1, not 0.10000000149; a bigint goes into an integer if it is
+in range; a numeric(10,1) rounds 1.26 to 1.3; a text goes into a jsonb if it is valid. If both types
+store a value in the same way, its text is not read again.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ MAKE_AGAIN: Final = (
     "... REFRESH PUBLICATION, drop it on the node and make it again, and bring it back in the same "
     "way."
 )
-"""Instructions for giving a column another type: dropping the table is not enough while it is not
-copied yet."""
+"""Instructions for giving a column another type. Before the table's copy is complete it is not
+enough to drop the table."""
 _CORRECT: Final = (
     "Correct the value at the publisher, or leave it out with a row filter or a column list of the "
     f"publication. Or give the table a column that takes it: {MAKE_AGAIN}"
@@ -70,8 +70,8 @@ _UTC: Final = pa.timestamp("us", "UTC")
 
 
 def takes(column: Column, sent: Attribute) -> bool:
-    """Tell whether a column takes values of a published one: all of them, or those that the input
-    function of its type reads."""
+    """Tell whether a column takes values of a published one, if only those that the input function
+    of its type accepts."""
     if column.type == VARIANT:
         return sent.type_oid == JSONB
     own = _own_type(column)
@@ -92,8 +92,8 @@ def refusal(column: Column, sent: Attribute) -> str:
 
 
 def kept_as_text(column: Column, sent: Attribute) -> bool:
-    """Tell whether a column is filled from the text of each published value, and so takes values
-    that the published type cannot hold here: it holds texts, or numbers as large as PostgreSQL's.
+    """Tell whether a column is filled from the text of each published value. Such a column holds
+    texts or PostgreSQL's whole range of numbers, also values too large for the published type here.
     """
     if not column.converts or not may_not_fit(sent.type_oid, sent.typmod) or column.type == VARIANT:
         return False
@@ -101,8 +101,8 @@ def kept_as_text(column: Column, sent: Attribute) -> bool:
 
 
 def converted(array: pa.Array, sent: Attribute, column: Column, *, table: str) -> pa.Array:
-    """Return values of a published column in the type of one that ``takes`` them. The caller has
-    made the node's own enums known to the thread (``known_enums``).
+    """Return values of a published column in the type of ``column``, which ``takes`` them. The
+    caller has made the node's own enums known to the thread (``known_enums``).
 
     Raises ValueNotRepresentable with the input function's SQLSTATE (22P02, 22003, 22001 ...).
     """

@@ -1,14 +1,13 @@
 """The cuts table: {table -> version} at which a subscription's tables hold exactly one LSN (law 3).
 
-In: an LSN with the versions of all tables. Out: one commit per cut, which is durable when
-``append`` returns, before the publisher hears of it (law 1); and the last whole cut, in any
-process.
+Each cut is one commit. It is durable when ``append`` returns, before the publisher gets feedback
+about it (law 1). Any process can read the last cut, which is always whole.
 
 There is one row per table and cut. ``cut_time`` grows strictly within a subscription, so the last
 cut of subscription s is the rows with the greatest cut_time where subscription = s. This module
-tells subscriptions apart by id, so a dropped one's cuts never pass for those of a later one of the
-same name. They are removed when the later one is created. No worker removes them: it may have been
-put back to an older state, in which the dropped subscription still exists.
+tells subscriptions apart by id, so cuts of a dropped subscription never pass for those of a later
+one of the same name. They are removed when the later one gets the name. No worker removes them: its
+node may have been restored to an older state, in which the dropped subscription still exists.
 
 The table is a plain Delta table (reader version 1) that any reader understands. Only we write it,
 so old rows, log entries and files are removed here, without VACUUM.
@@ -47,8 +46,8 @@ __all__ = ["Cut", "CutOwner", "CutTable", "Cuts"]
 log = logging.getLogger(__name__)
 
 RETENTION: Final = "interval 10 minutes"
-"""The time for which removed files and old log entries are kept for readers that have just loaded
-the table."""
+"""Removed files and old log entries are kept for this time, for readers that have just loaded the
+table."""
 _TRIES: Final = 100
 """The number of races that one commit may lose: all subscriptions put their cuts into this table.
 """
@@ -116,7 +115,7 @@ class Cuts:
 
     def as_of(self, owner: CutOwner, wanted: Lsn | datetime) -> Cut | None:
         """Return the newest cut at or before an LSN, or the newest whose last transaction had
-        committed by a time; None if there is none, or none any more."""
+        committed by a time; None if there is none, or it was pruned."""
         state = load(self._storage, self.uri)
         if state is None:
             return None
@@ -146,8 +145,8 @@ class Cuts:
         return last_cut(owned.filter(pc.fill_null(pc.equal(owned["cut_time"], newest), False)))
 
     def prune(self, keep: int, keep_for: float = 0.0) -> None:
-        """Keep the newest ``keep`` cuts of each subscription and those younger than ``keep_for``
-        seconds, together in new files. Remove the other cuts, and files that no reader needs."""
+        """Move the newest ``keep`` cuts of each subscription, and those younger than ``keep_for``
+        seconds, into new files. Remove the other cuts, and files that no reader needs."""
         since = datetime.now(UTC) - timedelta(seconds=keep_for)
         if load(self._storage, self.uri) is None:
             return
@@ -171,10 +170,10 @@ class Cuts:
         self._log.checkpoint(properties)
 
     def forget_others(self, owner: CutOwner, living: Sequence[CutOwner] = ()) -> None:
-        """Remove the cuts of others under the owner's name. The owner calls this when it gets the
-        name, so that readers who select cuts by name see only its own.
+        """Remove the cuts of other subscriptions under the owner's name. The owner calls this when
+        it gets the name, so that readers who select cuts by name see only its own.
 
-        ``living``: the subscriptions that exist. Their cuts are not removed but get their present
+        ``living``: the existing subscriptions. Their cuts are not removed but get their present
         names: a worker may add a last cut after its subscription was renamed, and a renaming may
         be interrupted between the cuts and the catalog.
         """
@@ -208,8 +207,8 @@ class Cuts:
             def replace(state: TableState) -> _Change:
                 return list(state.files.values()), self._write(change(self._all_rows(state)))
 
-            # Before the commit: files that it makes unreferenced may have readers, and stay until
-            # the next time.
+            # Before the commit, since the files that it replaces may still have readers. The next
+            # call removes those.
             self._remove_unreferenced(self._current_state())
             if self._current_state().files:
                 self._commit(operation, replace)
@@ -217,8 +216,8 @@ class Cuts:
             self._log.checkpoint(properties)
 
     def _commit(self, operation: str, change: Callable[[TableState], _Change | None]) -> bool:
-        """Put the next entry; if another process was first, follow it and try again. Return False
-        if there is nothing to change."""
+        """Put the next entry; if another process was first, read its entry and try again. Return
+        False if there is nothing to change."""
         for _ in range(_TRIES):
             state = self._current_state()
             if (changed := change(state)) is None:
@@ -238,9 +237,9 @@ class Cuts:
         raise CommitConflict(f'other writers keep committing to the cuts table "{self.uri}"')
 
     def _current_state(self) -> TableState:
-        # Another process may have removed entries that this state has not seen. We must neither
-        # miss them nor put entries under their names again, so a state that has seen no commit for
-        # a while is loaded anew.
+        # Another process may have removed entries that this state has not seen. We must not miss
+        # them, nor put entries under their names again. So load the state anew if it has seen no
+        # commit for a while.
         if self._state is None or self._loaded.seconds > interval_seconds(RETENTION) / 2:
             self._state = load(self._storage, self.uri) or self._create()
             self._seen = True
@@ -293,7 +292,7 @@ class Cuts:
             return whole_rows(parquet.read())
 
     def _remove_unreferenced(self, state: TableState) -> None:
-        """Remove data files that no reader can still want."""
+        """Remove data files that no reader can still need."""
         horizon = datetime.now(UTC) - timedelta(seconds=interval_seconds(RETENTION))
         files = state.files
         for info in self._storage.list(self.uri):
@@ -308,8 +307,7 @@ def _has_ids(state: TableState) -> bool:
 
 
 def _by_time(state: TableState, owner: CutOwner) -> list[tuple[datetime, DataFile]]:
-    """Return the files that may hold a subscription's cuts, with their newest cut_time, newest
-    first."""
+    """Return (newest cut_time, file) of files that may hold a subscription's cuts, newest first."""
     found = []
     for file in state.files.values():
         ids = statistics.bounds(file.stats, "subscription_id", pa.string())
@@ -380,7 +378,7 @@ their next commit."""
 
 @dataclass(frozen=True, slots=True)
 class CutOwner:
-    """The owner of cuts: a subscription's name, for readers, and its app id, which is never
+    """The subscription that owns cuts: its name, for readers, and its app id, which is never
     reused."""
 
     name: str
@@ -391,7 +389,7 @@ class CutOwner:
 class CutTable:
     """A table of a cut: its URI, and the Delta version to read.
 
-    ``id``: the Delta table's own (metaData.id); None in cuts of older versions.
+    ``id``: the Delta table's id (metaData.id); None in cuts of older versions.
     """
 
     uri: str
@@ -458,7 +456,7 @@ def whole_rows(rows: pa.Table) -> pa.Table:
 
 
 def with_owners(rows: pa.Table, owners: Sequence[CutOwner]) -> pa.Table:
-    """Return the rows, with the ids of subscriptions of the same name where they had none."""
+    """Return the rows. Those without an id get that of the subscription of the same name."""
     ids = {owner.name: owner.id for owner in owners}
     named = [ids.get(name) for name in rows["subscription"].to_pylist()]
     filled = pc.coalesce(rows["subscription_id"], pa.array(named, pa.string()))
@@ -471,7 +469,7 @@ def of_owner(rows: pa.Table, owner: CutOwner) -> pa.Table:
 
 
 def rename_owner(rows: pa.Table, owner: CutOwner) -> pa.Table:
-    """Return the rows, with the owner's name in its own."""
+    """Return the rows, with the owner's name set in the owner's rows."""
     own = pc.fill_null(pc.equal(rows["subscription_id"], owner.id), False)
     position = rows.schema.get_field_index("subscription")
     names = pc.if_else(own, pa.scalar(owner.name, pa.string()), rows["subscription"])
@@ -479,15 +477,15 @@ def rename_owner(rows: pa.Table, owner: CutOwner) -> pa.Table:
 
 
 def not_of_others(rows: pa.Table, owner: CutOwner) -> pa.Array:
-    """Return a mask that leaves out rows of others under the owner's name."""
+    """Return a mask that leaves out other subscriptions' rows under the owner's name."""
     another_name = pc.not_equal(rows["subscription"], owner.name)
     its_own = pc.fill_null(pc.equal(rows["subscription_id"], owner.id), False)
     return pc.or_(another_name, its_own)
 
 
 def without_others(rows: pa.Table, owner: CutOwner, living: Sequence[CutOwner]) -> pa.Table:
-    """Return the rows, with the present names of ``living`` in theirs, and without those that
-    others still have under the owner's name."""
+    """Return the rows without those that other subscriptions still have under the owner's name. The
+    rows of ``living`` get their present names."""
     for other in living:
         rows = rename_owner(rows, other)
     return rows.filter(not_of_others(rows, owner))

@@ -1,7 +1,7 @@
 """A data file of a table as the log describes it, with its deleted positions.
 
-In: add actions of the log, or files just written. Out: DataFile values; ``actions`` turns them into
-actions.
+A ``DataFile`` is made from an add action of the log or from a file just written. ``actions`` turns
+it into an action again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.partition_values import PartitionValues
 
 REWRITTEN: Final = "penstock.rewritten"
-"""The tag for the path of the file whose rows this one holds, each in all columns of the table."""
+"""The tag for the path of the file that this one replaces, with the same rows in all columns."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class DataFile:
         )
 
     def without(self, positions: BitMap) -> DataFile | None:
-        """Return this file without these rows, besides those that are deleted already; None if no
-        row is left. Raises PenstockError if it has no such row."""
+        """Return this file with these rows deleted, too; None if no row is left. Raises
+        PenstockError if it has no such row."""
         gone = self.positions_deleted() | positions
         if gone and gone.max() >= self.rows:
             raise PenstockError(
@@ -83,13 +83,13 @@ class DataFile:
         return self if len(gone) == self.deleted else self.with_deleted(gone)
 
     def gone_in(self, now: DataFile | None) -> BitMap:
-        """Return the positions of the rows that a version lacks in which this file is ``now``, or
-        which has no such file."""
+        """Return the positions of rows that a later version lacks. ``now``: the file there, or None
+        if it is gone."""
         return BitMap(range(self.rows)) if now is None else now.positions_deleted()
 
     def restored(self, now: DataFile | None, positions: BitMap) -> DataFile:
-        """Return the file with these rows again, in a version in which it is ``now``, or which has
-        no such file."""
+        """Return the file with these rows restored. ``now``: the file in the version to commit on,
+        or None if it is gone there."""
         return (now or self).with_deleted(self.gone_in(now) - positions)
 
     def with_deleted(self, positions: BitMap) -> DataFile:
@@ -99,5 +99,5 @@ class DataFile:
         )
 
     def with_descriptor(self, descriptor: Descriptor) -> DataFile:
-        """Return this file with its vector's place, once the vector is written."""
+        """Return this file with the place of its vector, which has been written."""
         return replace(self, descriptor=descriptor)

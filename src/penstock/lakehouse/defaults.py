@@ -1,9 +1,9 @@
-"""Defaults of columns: the values of rows that are given none (pg_attrdef).
+"""Defaults of columns (pg_attrdef).
 
-In: the default that CREATE TABLE on the node has left in the column's metadata: a constant as SQL
-writes it, now(), or a sequence, whose values the caller takes. Out: the value in the column's Arrow
-type. Rows of a subscription get it in columns that the publication lacks.
-``sql.typed.column_default`` evaluates it, as for INSERT and UPDATE. Other writers do not know it.
+CREATE TABLE on the node stores a default in the column's metadata: an SQL constant, now(), or a
+sequence, whose values the caller takes. This module returns the default in the column's Arrow type.
+A subscription's rows get it in columns that the publication lacks. ``sql.typed.column_default``
+evaluates it, as for INSERT and UPDATE. Other writers do not know it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from penstock.sql.grammar.column import NEXTVAL
 from penstock.sql.typed.column_default import coerced_default
 
 Draw = Callable[[str, int], Sequence[int]]
-"""A function that takes a column's name and a count, and returns that many next values of the
-column's sequence, in order. Raises UndefinedTable (42P01), SequenceGeneratorLimitExceeded (2200H).
+"""A function that takes a column's name and a count, and returns as many values of the column's
+sequence, in order. Raises UndefinedTable (42P01), SequenceGeneratorLimitExceeded (2200H).
 """
 
 
 def no_draw(column: str, count: int) -> Sequence[int]:
-    """Fail: the ``Draw`` of tables that have no sequence."""
+    """Raise an error: this is the ``Draw`` of tables without a sequence."""
     raise AssertionError(f'{count} values of column "{column}"')
 
 
@@ -37,7 +37,7 @@ def draws(column: Column) -> bool:
 
 
 def default_value(column: Column, now: datetime) -> pa.Scalar:
-    """Return a column's default, NULL if there is none; the column is none that ``draws``. Raises
+    """Return the default of a column without a sequence; NULL if it has none. Raises
     ValueNotRepresentable, with PostgreSQL's SQLSTATE, if the default is no value of the column."""
     if column.attribute.default is None:
         return pa.scalar(None, column.type)
@@ -61,8 +61,8 @@ def stored_value(text: str | None, type_oid: int, typmod: int, kind: pa.DataType
 
 
 def drawn(column: Column, which: np.ndarray, draw: Draw) -> pa.Array:
-    """Return a whole column: a sequence's values in the rows ``which``, NULL in others. Raises what
-    ``draw`` raises."""
+    """Return a whole column: a sequence's values in the rows ``which``, NULL in others. Raises the
+    errors of ``draw``."""
     count = int(which.sum())
     values = pa.array(draw(column.source, count) if count else (), column.type)
     if count == len(which):
@@ -76,5 +76,5 @@ def _spread(values: pa.Array, which: np.ndarray) -> pa.Array:
 
 
 def filled(column: Column, rows: int, now: datetime) -> pa.Array:
-    """Return a whole column of its default. Raises as ``default_value``."""
+    """Return a whole column of the default. Raises as ``default_value``."""
     return pa.repeat(default_value(column, now), rows)

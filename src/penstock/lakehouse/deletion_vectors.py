@@ -1,8 +1,8 @@
-"""Deletion vectors (protocol: "Deletion Vectors"): which rows of an immutable file are gone.
+"""Deletion vectors (protocol: "Deletion Vectors"): the deleted rows of an immutable file.
 
-In: bitmaps of row positions. Out: descriptors for add actions, and the content of one file that
-holds several vectors; and the reverse, for our own vectors and Spark's. Positions are rows of one
-file, so they stay far below 2^32; a vector with a larger position is refused, not truncated.
+Bitmaps of row positions become descriptors for add actions, and the content of one file with
+several vectors. ``read`` does the reverse, for our own vectors and Spark's. Positions are rows of
+one file, so they stay far below 2^32. A vector with a larger position is refused, not truncated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Descriptions of Delta tables by any writer.
 
-In: a warehouse and a table's URI. Out: the table's metadata, and the names of all tables in a
-warehouse. Unlike ``DeltaTable`` this also reads tables that we may not write.
+``describe`` returns the metadata of the table at a URI, ``table_names`` the names of all tables in
+a warehouse. Unlike ``DeltaTable`` they also read tables that we may not write.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 class TableDescription:
     """A version of a Delta table, by its metadata.
 
-    ``fields``: those of Delta's schema JSON, in order. ``key``: PostgreSQL's names of its columns;
-    () if the table says that it has none, None if it says nothing of a key.
+    ``fields``: the fields of Delta's schema JSON, in order. ``key``: PostgreSQL's names of the key
+    columns; () if the metadata records that there is no key, None if it records nothing.
     ``name``: "schema.table" if a subscription or CREATE TABLE made the table, else None.
-    ``id``: the Delta table's own.
+    ``id``: the Delta table's id.
     """
 
     version: int
@@ -100,8 +100,8 @@ def _has_log(warehouse: Warehouse, uri: str) -> bool:
 
 
 def _names(warehouse: Warehouse, uri: str, schema: str, table: str) -> tuple[str, str]:
-    """Return the names of a table's schema and table. Folders that could have been made from other
-    names are looked up in the table."""
+    """Return the names of a table and its schema. If the folders could have been made from other
+    names, the names are read from the table."""
     if folder_name(schema) == schema and folder_name(table) == table:
         return schema, table
     found = _if_readable(warehouse, uri)
@@ -113,8 +113,8 @@ def _names(warehouse: Warehouse, uri: str, schema: str, table: str) -> tuple[str
 
 
 def _if_readable(warehouse: Warehouse, uri: str) -> TableDescription | None:
-    """Return a table's description; None if there is no table, or it cannot be read. Whoever needs
-    the table will report that."""
+    """Return a table's description; None if there is no table, or it cannot be read. The next user
+    of the table reports the error."""
     try:
         return describe(warehouse, uri)
     except PenstockError as error:

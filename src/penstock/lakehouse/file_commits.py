@@ -1,9 +1,9 @@
-"""The commits that wrote the rows of data files, as far as the table's log still tells.
+"""The commits that wrote the rows of data files, as far as the table's log still has them.
 
-In: the log, files of a version. Out: the commit that added a file. There is none for a file that is
-not in the log yet or no longer, for one to which rows were only moved (OPTIMIZE), and for one that
-another writer put in the place of others, since it may hold rows that this writer did not change.
-Entries are searched by the time at which the file was written, so a long log costs a few reads.
+``FileCommits`` finds the commit that added a file. It finds none if the log does not have the file
+yet or no longer, or if the commit only moved rows to the file (OPTIMIZE). It finds none either if
+another writer replaced files with it, since the file may hold rows that this writer did not change.
+The search begins at the time at which the file was written, so a long log takes only a few reads.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from penstock.lakehouse.log import read_entry
 from penstock.lakehouse.storage import Storage
 
 _READ: Final = 50
-"""The number of entries that are searched after the time at which a file was written; a file that
-was committed much later is not found. As many are searched before that time, since clocks differ.
+"""The number of entries that are searched after a file's write time; a file that was committed much
+later is not found. As many are searched before that time, since clocks differ.
 """
 
 
@@ -34,8 +34,8 @@ class FileCommit:
 
 
 class FileCommits:
-    """The commits of one table's files. It remembers what it has found, and the entries that we
-    commit. Another thread may ask while this one commits."""
+    """The commits of one table's files. Results, and the entries that we commit, are remembered.
+    Another thread may ask while this one commits."""
 
     def __init__(self, storage: Storage, uri: str) -> None:
         self._storage, self._uri = storage, uri
@@ -91,7 +91,7 @@ def _commit(
 
 
 def _time(entry: Sequence[Mapping[str, Any]]) -> int:
-    """Return an entry's time; 0, before all others, if the entry is gone or does not tell it."""
+    """Return an entry's time; 0, before all others, if the entry is gone or has no time."""
     return int(_info(entry).get("timestamp") or 0)
 
 

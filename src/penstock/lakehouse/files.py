@@ -1,9 +1,9 @@
 """Data files: Parquet written and read through pyarrow's filesystems, inside executors too.
 
-In: batches of rows in the table's Arrow schema. Out: a WrittenFile per file, durable on return; a
-file belongs to the table once a log entry names it. Memory holds one row group at a time (32 MB of
-Arrow data, or one row), and a new file begins at a target size. ``pipeline`` decides which rows go
-where, ``table_writer`` writes a file for each partition.
+``FileWriter`` takes batches of rows in the table's Arrow schema, and returns a WrittenFile per
+file, durable on return. A file belongs to the table once a log entry names it. Memory holds one row
+group at a time (32 MB of Arrow data, or one row); a new file begins at a target size. ``pipeline``
+decides which rows go where, ``table_writer`` writes a file for each partition.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def data_file_name(mark: str = "") -> str:
 
 
 def file_uri(table_uri: str, path: str) -> str:
-    """Return the URI of a file. Its ``path`` in the log is percent-encoded, and absolute in shallow
+    """Return the URI of a file. ``path`` is percent-encoded as in the log, and absolute in shallow
     clones."""
     path = unquote(path)
     return path if ":/" in path.split("?")[0] else f"{table_uri}/{path}"
@@ -274,7 +274,7 @@ class _OpenFile:
 
 
 def _columns_with_statistics(schema: pa.Schema) -> list[str]:
-    """Return the columns by whose Parquet statistics Spark may skip row groups.
+    """Return the columns that get Parquet statistics, by which Spark may skip row groups.
 
     Floating-point columns are left out: Arrow ignores NaN in bounds, while Spark takes NaN for
     greater than all numbers.
@@ -286,19 +286,19 @@ def _columns_with_statistics(schema: pa.Schema) -> list[str]:
     ]
 
 
-# The choice of columns that are written with a dictionary (``use_dictionary`` of Arrow's writer),
-# by a sample of a file's first row group. By default Arrow tries a dictionary for every column, and
-# gives it up once the dictionary has a megabyte. If all values differ, as in a key, that takes half
-# of the time of writing them, and a third more bytes.
+# A sample of a file's first row group decides which columns are written with a dictionary
+# (``use_dictionary`` of Arrow's writer). By default Arrow tries a dictionary for every column, and
+# gives it up once it has a megabyte. If all values differ, as in a key, the attempt takes half of
+# the time of writing the column, and a third more bytes.
 
 _MANY_ROWS: Final = 1 << 16
-"""Rows below which no dictionary takes long, so that all columns get one."""
+"""With fewer rows no dictionary takes long, so all columns get one."""
 _LOOKED_AT: Final = 1 << 12
 _LEAST: Final = 1 << 10
-"""Values that a column must have in the sample to be judged."""
+"""The number of values that a column must have in the sample; with fewer it gets a dictionary."""
 _ALL: Final = 0.99
-"""The share of different values in the sample from which a column gets no dictionary. A column of
-some 200,000 values reaches it: there a dictionary is given up, or saves nothing."""
+"""A column with this share of different values in the sample gets no dictionary. A column of some
+200,000 values reaches it: Arrow would give the dictionary up, or it would save nothing."""
 
 
 def dictionary_columns(rows: pa.Table) -> list[str] | bool:

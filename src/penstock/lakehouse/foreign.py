@@ -1,18 +1,17 @@
-"""Checks of commits by other writers, since a version that is known to be right.
+"""Checks of other writers' commits, since the version that we wrote or read last.
 
-In: the log, the version that we wrote or saw last. Out: nothing, or an error.
+A check raises an error if another writer has done harm, and returns nothing otherwise.
 
 Others may write and delete rows, as PostgreSQL allows on a subscriber; the effects show as
-conflicts. RESTORE is different. It takes our commits away and leaves our LSN in place (the markers
-of a log only grow), so that applied changes are lost and never applied again. It is allowed if it
-takes none of our commits: before our first one, back to a version since our last one, or back from
-a RESTORE that did take some. Our own copy replaces all rows, so nothing from before it counts. A
-copy by another subscription is not allowed: if several fill one table, none copies it again
-(``filled_by``).
+conflicts. RESTORE is different. It undoes our commits but leaves our LSN in place (the markers of a
+log only grow), so applied changes are lost and never applied again. It is allowed if it undoes none
+of our commits: before our first one, back to a version after our last one, or to repair a RESTORE
+that did. Our own copy replaces all rows, so nothing before it counts. Another subscription must not
+copy the table: if several subscriptions fill one table, none copies it again (``filled_by``).
 
-A writer that replaces files must know that they are still there. The compaction of delta-rs 1.6
-does not notice another compaction that was first: it removes files that are gone, and brings their
-rows in a second time.
+A writer that replaces files must check that they still exist. The compaction of delta-rs 1.6 does
+not notice an earlier compaction: it removes files that are already gone, and adds their rows a
+second time.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ RESTORE: Final = "RESTORE"
 """commitInfo.operation of Spark's RESTORE and of delta-rs'."""
 
 COPY: Final = "COPY"
-"""commitInfo.operation of our copies that remove all rows that were there before them."""
+"""commitInfo.operation of our copies that remove all existing rows."""
 ADDING_COPY: Final = "COPY APPEND"
-"""commitInfo.operation of our copies that keep those rows."""
+"""commitInfo.operation of our copies that keep existing rows."""
 RENAME_VALUE: Final = "RENAME VALUE"
-"""commitInfo.operation of a subscription's change of rows after the publisher has renamed a label
-of an enum."""
+"""commitInfo.operation of a subscription's commit that follows a renamed enum label in the rows.
+"""
 
 Rows = frozenset[tuple[str, str]]
 """Files with their deletion vectors: two versions with the same ones have the same rows."""
@@ -48,11 +47,11 @@ Rows = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """A commit, as far as it matters here.
+    """The facts about a commit that the checks need.
 
-    ``operation``: None if the entry is gone; ``ours``: it changes rows, and is ours; ``copy``: it
-    is our copy, which removes all earlier rows; ``replaces``: another writer has put files in place
-    of files; ``copied``: another subscription's copy has removed rows; ``markers``: app ids in it.
+    ``operation``: None if the entry is gone; ``ours``: our commit, which changes rows; ``copy``:
+    our copy, which removes all earlier rows; ``replaces``: another writer has replaced files;
+    ``copied``: another subscription's copy has removed rows; ``markers``: app ids in the commit.
     """
 
     version: int
@@ -65,15 +64,14 @@ class _Commit:
 
     @property
     def suspect(self) -> bool:
-        """Tell whether a commit may have done harm; the files before and after it will show."""
+        """Tell whether a commit may have done harm; the files before and after must be compared."""
         return self.operation == RESTORE or self.replaces or self.copied
 
 
 @dataclass(frozen=True, slots=True)
 class _Harm:
-    """The version that did harm, by a RESTORE unless one of the two is set. ``outdated``: it
-    replaces files that were gone; ``copied``: it is another subscription's copy, which replaces all
-    rows."""
+    """The version that did harm. ``outdated``: it replaces files that were gone; ``copied``: it is
+    another subscription's copy, which replaces all rows. Otherwise it is a RESTORE."""
 
     version: int
     outdated: bool = False
@@ -83,8 +81,8 @@ class _Harm:
 def check_restored(
     storage: Storage, uri: str, name: str, since: int, until: int, app_id: str | None = None
 ) -> None:
-    """Raise StateMismatch if a RESTORE after ``since`` has taken our commits away, another writer
-    has replaced files that were gone, or another subscription's copy has replaced all rows.
+    """Raise StateMismatch if a RESTORE after ``since`` has undone our commits, another writer has
+    replaced files that were gone, or another subscription's copy has replaced all rows.
 
     Reads each entry after ``since``: none if nobody else writes, all of the log if it is -1.
     ``app_id``: the subscription's. Nothing before its first commit counts, nor before its last
@@ -132,7 +130,7 @@ def _error(uri: str, name: str, harm: _Harm, hint: str | None) -> StateMismatch:
 
 def changed_by_others(storage: Storage, uri: str, version: int, app_id: str) -> bool:
     """Tell whether others have changed rows since the last commit of ``app_id``, up to ``version``;
-    True if the log no longer tells. Reads entries from the newest down, mostly one."""
+    True if the log no longer reaches back. Reads entries from the newest down, mostly one."""
     for entry in range(version, -1, -1):
         actions = read_entry(storage, uri, entry)
         if actions is None:
@@ -149,7 +147,7 @@ def filled_by(
     storage: Storage, uri: str, version: int, app_id: str, others: Collection[str]
 ) -> frozenset[str]:
     """Return those of ``others`` (app ids) that have committed up to ``version`` since the last
-    copy of ``app_id``, or ever if it has made none; all if the log no longer tells."""
+    copy of ``app_id``, or ever if it has made none; all if the log no longer reaches back."""
     found: frozenset[str] = frozenset()
     for entry in range(version, -1, -1):
         actions = read_entry(storage, uri, entry)
@@ -181,8 +179,8 @@ def _begin(
 
 
 def _way_back(uri: str, harmed: int, commits: Iterable[_Commit]) -> str | None:
-    """Return the hint to restore the version before the harm; None if we have committed since, as
-    that would be lost."""
+    """Return the hint to restore the version before the harm; None if we have committed since, and
+    a RESTORE would lose that commit."""
     if any(commit.ours for commit in commits if commit.version > harmed):
         return None
     return f"Take it back with RESTORE TABLE delta.`{uri}` TO VERSION AS OF {harmed - 1}."
@@ -190,10 +188,10 @@ def _way_back(uri: str, harmed: int, commits: Iterable[_Commit]) -> str | None:
 
 def _harm(storage: Storage, uri: str, since: int, until: int, app_id: str | None) -> _Harm | None:
     """Return the commit that did harm (``check_restored``); None if there is none, or a RESTORE has
-    put it right since.
+    repaired it since.
 
     If the log does not reach back to ``since``, its entries are still compared with each other, and
-    each checkpoint tells all files again. A RESTORE to a state that is not known counts as harm.
+    each checkpoint lists all files again. A RESTORE to an unknown state counts as harm.
     """
     checkpoints = list_log(storage, uri).checkpoints
     known = _state_at(storage, uri, since)
@@ -218,7 +216,7 @@ def _harm(storage: Storage, uri: str, since: int, until: int, app_id: str | None
             known = _state_at(storage, uri, version)
         rows = None if known is None else _rows(known)
         if _changes_rows_by_us(actions):
-            right.clear()  # also after harm: to go back before it would lose this commit
+            right.clear()  # even after harm: a RESTORE to before it would lose this commit
         if _commit_info(actions).get("operation") == RESTORE:
             if rows in right:
                 harm = None
@@ -234,7 +232,7 @@ def _harm(storage: Storage, uri: str, since: int, until: int, app_id: str | None
 
 
 def _state_at(storage: Storage, uri: str, version: int) -> TableState | None:
-    """Return the state of a version; None if the log no longer tells it."""
+    """Return the state of a version; None if the log no longer has it."""
     if version < 0:
         return TableState()
     try:
@@ -252,7 +250,7 @@ def _commit(storage: Storage, uri: str, version: int, app_id: str | None) -> _Co
     ours = _changes_rows_by_us(actions)
     markers = _markers(actions)
     own = app_id is None or app_id in markers
-    copy = _by_us(actions) and operation == COPY and own  # also if there are no rows at all
+    copy = _by_us(actions) and operation == COPY and own  # even if the copy is empty
     removes = any(a["remove"].get("dataChange", True) for a in actions if "remove" in a)
     if removes and not _by_us(actions):
         log.warning('another writer has removed or changed rows: %s of "%s"', operation, uri)
@@ -261,7 +259,7 @@ def _commit(storage: Storage, uri: str, version: int, app_id: str | None) -> _Co
 
 
 def _copied_by_another(actions: Sequence[Mapping[str, Any]], app_id: str | None) -> bool:
-    """Tell whether a commit is the copy of another subscription than ``app_id``'s, and has removed
+    """Tell whether a commit is a copy by another subscription than ``app_id`` that has removed
     rows."""
     if app_id is None or app_id in _markers(actions) or not _removed_rows(actions):
         return False
@@ -291,7 +289,7 @@ def _changes_rows(actions: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _replaces(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether another writer's commit has put files in place of files."""
+    """Tell whether another writer's commit has replaced files with new ones."""
     return not _by_us(actions) and bool(_removed_rows(actions)) and any("add" in a for a in actions)
 
 
@@ -309,9 +307,9 @@ def _rows(state: TableState) -> Rows:
     return frozenset((path, unique_id(file.descriptor)) for path, file in state.files.items())
 
 
-# Recognizing commits that remove every row of a table, whatever it holds: they would also have
-# removed rows that were missing then. A commit with a condition does not count, even if it has
-# removed all files: nobody knows whether the condition holds for missing rows.
+# Some commits remove every row of a table unconditionally: they would also have removed rows that
+# were missing then. A commit with a condition does not count, even if it has removed all files:
+# nobody knows whether the condition holds for the missing rows.
 
 _NO_CONDITION: Final = (None, "", "[]", "true", '["true"]')
 """operationParameters.predicate of Spark and delta-rs."""

@@ -1,9 +1,9 @@
 """A table's history: a Delta table beside it with a row for every change (``history = true``).
 
-In: a table's name and columns. Out: its history table, which is made if there is none, and gets the
-columns that were added to the table. The first columns tell the kind of change and where its
-transaction ended. The table's columns follow, except generated and metadata columns.
-``pipeline.history`` decides which rows come in, ``subscription.history`` when.
+``open_history`` creates a history table if there is none, and adds the columns that the table has
+got since. The first columns hold the kind of change and the end LSN of its transaction. The table's
+columns follow, except generated and metadata columns. ``pipeline.history`` decides which rows are
+written, ``subscription.history`` when.
 """
 
 from __future__ import annotations

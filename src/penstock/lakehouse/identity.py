@@ -1,8 +1,8 @@
 """The identity of the table at a URI: a folder may be removed, and another table made in it.
 
-In: a table's URI and a version. Out: the table's own id (``metaData.id``), and marks of log entries
-by which another log is recognized without reading it. A log that goes on under a new id (``CREATE
-OR REPLACE TABLE``) is the same log. The caller decides what to do about another one.
+A table is identified by its id (``metaData.id``). Marks of log entries show that a log is another
+one, without reading it. ``CREATE OR REPLACE TABLE`` gives a table a new id, but the log remains the
+same. The caller decides what to do about another log.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def entry_mark(table_uri: str, version: int) -> EntryMark | None:
 
 
 def table_id(storage: Storage, table_uri: str, version: int) -> str:
-    """Return the table's id at a version, or the first that the log still tells if it no longer
+    """Return the table's id at a version, or the oldest that the log still has if it no longer
     reaches back to that version. Only metadata is read.
 
     Raises VersionGone if the log ends before ``version``, StorageError.

@@ -1,10 +1,9 @@
-"""The jars of Delta Lake for Spark, pinned (``delta.toml``), fetched once, and kept in our cache;
-for a warehouse in an object store also Hadoop's client for it (``s3.toml``, ``azure.toml``).
+"""The jars of Delta Lake for Spark: pinned (``delta.toml``), fetched once, and kept in our cache.
 
-In: the warehouse's URI, and maybe PENSTOCK_JARS, a folder with the jars for sites without a
-network. Out: the paths that go into ``spark.jars``. ``penstock.artifacts`` fetches the jars and
-checks their sums, ``penstock.lakehouse.session`` loads them. ``python -m penstock.lakehouse.jars``
-fetches them and prints their paths (``make setup``).
+A warehouse in an object store also needs Hadoop's client for it (``s3.toml``, ``azure.toml``). The
+functions return paths for ``spark.jars``. Sites without a network put the jars into the folder
+PENSTOCK_JARS. ``penstock.artifacts`` fetches the jars and checks their sums, ``session`` loads
+them. ``python -m penstock.lakehouse.jars`` fetches them and prints their paths (``make setup``).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def delta_version() -> str:
 
 
 def delta_folder() -> Path:
-    """Return the folder where the jars are or will be: $PENSTOCK_JARS, else one in our cache."""
+    """Return the folder of the jars, which may not exist yet: $PENSTOCK_JARS, else in our cache."""
     own = os.environ.get(JARS_VARIABLE)
     if own:
         return Path(own).expanduser().absolute()
@@ -80,7 +79,7 @@ def delta_jars(*, notice: Notice = logger.info) -> list[Path]:
 
 def client_jars(warehouse: str, *, notice: Notice = logger.info) -> list[Path]:
     """Return the paths of the jars by which Spark reaches a warehouse's object store; none for
-    other places. They are fetched as in ``delta_jars``. Raises ConfigurationError.
+    other places. Missing jars are fetched as in ``delta_jars``. Raises ConfigurationError.
     """
     file = _CLIENTS.get(scheme_of(warehouse))
     if file is None:

@@ -1,9 +1,9 @@
-"""Plain layouts: one layout for each type, whatever layout the writer of a file has chosen.
+"""Plain layouts: one Arrow layout for each type, whatever layout the writer of a file has chosen.
 
-In: rows as pyarrow reads them. A Parquet file may carry its writer's Arrow schema. Then pyarrow
-returns views, dictionaries, large offsets, fixed sizes or narrow decimals (delta-rs rewrites files
-with views), for which half of Arrow's functions are missing. Out: the same values in the types of
-Delta's columns (``schema.arrow_type``). Every reader of data files goes through here.
+A Parquet file may carry its writer's Arrow schema. Then pyarrow returns views, dictionaries, large
+offsets, fixed sizes or narrow decimals (delta-rs rewrites files with views), and half of Arrow's
+functions do not support them. This module converts the values to the types of Delta's columns
+(``schema.arrow_type``). Every reader of data files calls it.
 """
 
 from __future__ import annotations

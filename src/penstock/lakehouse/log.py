@@ -1,11 +1,11 @@
-"""The log of one table: names of its files, listing it, reading entries (protocol: "File Types").
+"""The log of one table: names, listings and entries (protocol: "File Types").
 
-In: a table's URI. Out: versions, checkpoints, the actions of an entry, the version before one of
-our commits. ``log_store`` writes entries, ``state`` and ``actions`` know what actions mean.
+The functions list versions and checkpoints, read an entry's actions, and find the version before
+one of our commits. ``log_store`` writes entries, ``state`` and ``actions`` interpret actions.
 
 The version before a commit is needed for the leaves of a partitioned table: several tables hold one
-relation's rows, and some may have a batch that others lack. The missing changes are worked out from
-the state that all leaves had in common.
+relation's rows, and some may have a batch that others lack. The missing changes are computed from
+the last state that all leaves had in common.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def entry_uri(table_uri: str, version: int) -> str:
 
 
 def list_log(storage: Storage, table_uri: str) -> LogListing:
-    """List a log; without a table there are no entries and no checkpoints."""
+    """List a log; the listing is empty if there is no table."""
     entries: list[int] = []
     parts: dict[tuple[int, int], list[str]] = {}
     second: dict[int, tuple[str, ...]] = {}
@@ -143,8 +143,8 @@ def version_before(storage: Storage, uri: str, newest: int, app_id: str, marker:
 
 
 def remove_unnamed(storage: Storage, table_uri: str, mark: str, since: int) -> int:
-    """Remove data files with a mark in their names that no entry after version ``since`` names;
-    return how many. If the log no longer reaches back there, remove none. Raises StorageError.
+    """Remove data files with ``mark`` in their names that no entry after version ``since`` names;
+    return how many. Remove none if the log no longer reaches back to it. Raises StorageError.
     """
     marked = {i.base_name for i in storage.list(table_uri) if i.is_file and mark in i.base_name}
     if not marked:

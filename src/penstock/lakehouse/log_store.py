@@ -1,7 +1,7 @@
 """Log stores: put log entries if they are absent (compare-and-swap), and write checkpoints.
 
-In: lines of actions for a version. Out: an entry that exactly one writer of that version puts,
-durable on return (law 1); CommitConflict for all others.
+Exactly one writer puts the entry of a version, durable on return (law 1). All others get
+CommitConflict.
 
 Local entries are put by link(2), which fails if the name exists; entries in S3 and Azure by a
 conditional put. For other places (HDFS, Google) we have no such call, so Delta's own LogStore puts
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from obstore.store import AzureConfig
 
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Seconds before a put is tried again that failed because the entry exists, although it cannot be
+"""Seconds between attempts to put an entry that the store reports as existing, but that cannot be
 read."""
 _PROBES: Final = "_penstock/staging"
-"""The folder in which leftovers of killed processes are removed later."""
+"""The folder for probes, from which leftovers of killed processes are removed later."""
 
 
 class LogStore(Protocol):
@@ -86,7 +86,7 @@ class LocalLogStore:
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                # a network file system may have made the link, and answer "exists" to a retry
+                # a network file system may have made the link, and report "exists" to a retry
                 if temporary.stat().st_nlink < 2:
                     raise _lost(table_uri, version) from None
             finally:
@@ -121,8 +121,8 @@ class ObjectLogStore:
                 return
             if there is not None:
                 raise _lost(table_uri, version)
-            # S3 answers 409 to both while another put is under way, and that one may still fail.
-            # It may even be our own, which the client has given up and sent again.
+            # S3 answers 409 to both while another put is under way, and the other may still fail.
+            # The other may be our own put, which the client gave up and sent again.
             if pause is None:
                 raise StorageError(f'could not write file "{uri}": another put of it is under way')
             time.sleep(pause)
@@ -248,8 +248,8 @@ def _content(lines: Sequence[str]) -> bytes:
 
 
 def _check_behind(storage: Storage, table_uri: str, version: int) -> None:
-    """Raise StorageError (XX001) unless the version before is there, as an entry, or as a
-    checkpoint if the entry was cleaned up."""
+    """Raise StorageError (XX001) unless the version before exists, as an entry, or as a checkpoint
+    if the entry was cleaned up."""
     before = version - 1
     if before < 0 or storage.exists(entry_uri(table_uri, before)):
         return
@@ -274,10 +274,10 @@ def _lost(table_uri: str, version: int) -> CommitConflict:
     )
 
 
-# Conditional puts: put an object if it is absent, in stores that can (S3, Azure). Exactly one
-# writer of a name puts its object, whole and durable when the call returns. pyarrow's filesystems
-# cannot do it, so this goes through object_store (Rust), whose put is a PUT with
-# ``If-None-Match: *``. It finds credentials in the environment by itself.
+# Conditional puts: S3 and Azure can put an object only if it is absent. Exactly one writer of a
+# name puts its object, whole and durable when the call returns. pyarrow's filesystems cannot do it,
+# so this goes through object_store (Rust), whose put is a PUT with ``If-None-Match: *``. It finds
+# credentials in the environment by itself.
 
 SCHEMES: Final = (*S3_SCHEMES, *AZURE_SCHEMES)
 
@@ -286,7 +286,7 @@ def put_if_absent(uri: str, content: bytes) -> None:
     """Put an object. Raises FileExistsError if there is one, PermissionError, OSError; messages
     have no secrets.
 
-    If an answer is lost the client asks again, and finds its own object there. So after
+    If an answer is lost, the client sends the put again and finds its own object. So after
     FileExistsError the caller must check whose object it is.
     """
     root, _, path = uri.partition("://")[2].partition("/")

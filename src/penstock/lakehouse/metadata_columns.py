@@ -1,10 +1,10 @@
-"""Metadata columns, which tell which change wrote or deleted a row (``metadata_columns``,
+"""Metadata columns, which record the change that wrote or deleted a row (``metadata_columns``,
 ``soft_delete``).
 
-In: a table's columns, a subscription's options. Out: the metadata columns that the table lacks.
-They are the node's own, so that a publication need not have them, and they are no part of a row's
-identity. Their values come from the transactions of a batch (``pipeline.changes``) and from the LSN
-of a copy (``pipeline.table_copy_task``). Their names are those that a history uses.
+This module adds the columns that a subscription's options ask for and a table lacks. The node owns
+them, so a publication need not have them, and they do not identify a row. Their values come from
+the transactions of a batch (``pipeline.changes``) and from the LSN of a copy
+(``pipeline.table_copy_task``). They have the same names as in a history.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def add_metadata_columns(
     metadata_columns: bool,
     soft_delete: bool,
 ) -> None:
-    """Stage the metadata columns that a table and ``leaves``, its partitions, lack; present rows
-    hold NULL there. A partition that was made from the table has them already.
+    """Stage the metadata columns that a table and its partitions, ``leaves``, lack; existing rows
+    hold NULL there. A partition that was created from the table has them already.
 
     Raises FeatureNotSupported if the table has another column of such a name.
     """

@@ -1,8 +1,8 @@
-"""Names in the lake, for publisher's names that Delta, Spark or a file system cannot hold
+"""Names in the lake, for PostgreSQL's names that Delta, Spark or a file system cannot hold
 (docs/names.md).
 
-In: PostgreSQL's names. Out: the names in the lake. No name is changed silently: the publisher's
-name stays in the field's metadata, and ``TableSchema.renamed`` lists the changes for a NOTICE.
+No name is changed silently: the publisher's name stays in the field's metadata, and
+``TableSchema.renamed`` lists the changes for a NOTICE.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _FORBIDDEN: Final = re.compile(r"[ ,;{}()\n\t=]")
 for old Parquet readers)."""
 _UNSAFE_IN_PATHS: Final = re.compile(r"[^\w.-]")
 _HAS_A_MEANING: Final = re.compile(r"^[_.]|-[0-9a-f]{8}(?:[0-9a-f]{8})?$")
-"""Names that cannot be folders as they are. Those beginning with "_" or "." are hidden from
-Hadoop's readers, and Delta uses some ("_delta_log", "_change_data"); a name that ends like a sum
+"""Names that cannot be folders as they are. Hadoop's readers ignore names that begin with "_" or
+".", and Delta uses some of them ("_delta_log", "_change_data"). A name that ends like a checksum
 could be another name's folder."""
 _QUALIFIED: Final = re.compile(r'((?:"(?:[^"]|"")*")|[^".]*)\.((?:"(?:[^"]|"")*")|[^".]*)')
 
@@ -60,8 +60,8 @@ def folder_name(name: str) -> str:
 
 
 def earlier_folder_name(name: str) -> str:
-    """Return the folder that older versions gave a name: they kept more names as they were, and
-    used a shorter sum."""
+    """Return the folder that older versions gave a name: they kept more names unchanged, and used a
+    shorter sum."""
     safe = _readable(name)
     if safe == name and not name.startswith((".", "_penstock")):
         return name

@@ -1,10 +1,10 @@
 """Object stores: turn a URI and the environment into the settings of our libraries.
 
-In: a URI (``s3://bucket/prefix``, ``abfss://container@account.dfs.core.windows.net/prefix``) and
-the variables that AWS's and Azure's own tools read. Out: pyarrow's filesystem, settings for
-delta-rs and for Hadoop's clients in Spark. Secrets stay in the environment: each library reads them
-there by itself, or gets them in memory; none is written into a setting that Spark would show.
-``storage`` reads and writes the files.
+A URI (``s3://bucket/prefix``, ``abfss://container@account.dfs.core.windows.net/prefix``) and the
+variables of AWS's and Azure's own tools give pyarrow's filesystem, and settings for delta-rs and
+for Hadoop's clients in Spark. Secrets stay in the environment: each library reads them there, or
+gets them in memory. No secret is written into a setting that Spark would show. ``storage`` reads
+and writes the files.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Endpoint:
 
 @dataclass(frozen=True)
 class S3Settings(_Endpoint):
-    """The place of S3. ``endpoint``: a URL whose buckets are addressed by path; empty for AWS."""
+    """The access to S3. ``endpoint``: a URL whose buckets are addressed by path; empty for AWS."""
 
     endpoint: str
     region: str
@@ -92,8 +92,8 @@ class AzureSettings(_Endpoint):
 
     @property
     def root(self) -> str:
-        """The account's URL at an endpoint of its own, empty for Azure: emulators have the account
-        in the path."""
+        """The account's URL at a custom endpoint, with the account in the path as in emulators;
+        empty for Azure."""
         return f"{self.endpoint.rstrip('/')}/{self.account}" if self.endpoint else ""
 
     @property
@@ -170,7 +170,7 @@ def _s3_filesystem(bucket: str) -> fs.FileSystem:
 
 
 def region_of(bucket: str) -> str:
-    """Return the region of a bucket, as it is set; without a setting ask AWS. Raises OSError."""
+    """Return the configured region of a bucket; if none is configured, ask AWS. Raises OSError."""
     settings = s3_settings()
     if settings.region or settings.endpoint:
         return settings.region or _DEFAULT_REGION
@@ -214,8 +214,8 @@ def delta_rs_options(uri: str) -> dict[str, str]:
 def spark_conf(uri: str) -> dict[str, str]:
     """Return the settings of a Spark session for tables at a URI; empty if Spark needs none.
 
-    Delta's own log stores for S3 check for an entry before they put it, which is safe within one
-    process only; ours puts it if it is absent (``session``).
+    Delta's own log stores for S3 check for an entry before they put it. That is safe only within
+    one process; our log store puts an entry only if it is absent (``session``).
     """
     scheme = scheme_of(uri)
     if scheme in S3_SCHEMES:
@@ -278,5 +278,5 @@ def _first(environment: Mapping[str, str], *names: str) -> str:
 
 
 def _first_set(names: Sequence[str], environment: Mapping[str, str] = os.environ) -> str:
-    """Return the first of these variables that is set, or the first of all."""
+    """Return the name of the first variable that is set, or the first name if none is."""
     return next((name for name in names if environment.get(name)), names[0])

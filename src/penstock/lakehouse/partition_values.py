@@ -1,10 +1,9 @@
 """Partition values of data files (protocol: "Partition Value Serialization").
 
-In: columns of rows, or the texts in a log. Out: runs of rows that each belong to one partition,
-with its texts, or the values that the texts stand for. Data files of a partitioned table lack these
-columns: only the log tells their values. The log cannot distinguish NULL from the empty text, and
-Spark turns its name for the folder of NULL into NULL when it rewrites files. Both texts are refused
-rather than changed.
+Data files of a partitioned table lack the partition columns; the log has their values as texts.
+This module splits rows into runs, each for one partition with its texts, and turns texts into
+values. The log cannot distinguish NULL from the empty text. When Spark rewrites files, it turns the
+text ``__HIVE_DEFAULT_PARTITION__`` into NULL. Both texts are refused rather than changed.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _DECIMAL_EXPONENTS: Final = (-3, 7)
 """The powers of ten between which Java writes numbers without an exponent."""
 _NO_TEXTS: Final = ("", "__HIVE_DEFAULT_PARTITION__")
 _KNOWN: Final = 4096
-"""Values that are kept parsed."""
+"""The number of parsed values that are kept."""
 
 
 def partitions(
@@ -110,7 +109,7 @@ def _java_text(value: float, *, single: bool) -> str:
 
 @lru_cache(maxsize=_KNOWN)
 def partition_scalar(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """Return the value of a text in the log; "" is NULL too. Binary values are read as by Spark."""
+    """Return the value of a text in the log; "" is NULL too. Spark's rule applies to binary."""
     if not text:
         return pa.scalar(None, kind)
     value = pa.scalar(text, pa.string())

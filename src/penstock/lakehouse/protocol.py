@@ -1,7 +1,7 @@
 """Protocol versions and table features: the tables that we may write (protocol: "Table Features").
 
-In: a table's protocol and metaData. Out: nothing, or FeatureNotSupported with the remedy. Commits
-that do not maintain a table's features would damage it, so unknown features are refused.
+Commits that do not maintain a table's features would damage it. So a table whose protocol or
+metaData has an unknown feature is refused: FeatureNotSupported, with the remedy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _IMPLIED: Final[Mapping[int, tuple[str, ...]]] = {
     5: ("columnMapping",),
     6: ("identityColumns",),
 }
-"""Features by the older writer version that brought them; a table may use all up to its own."""
+"""Features by the older writer version that introduced them; later versions include them."""
 
 _READABLE: Final = frozenset(
     {

@@ -1,9 +1,9 @@
 """Pairs of old and new rows, for an UPDATE that has changed the identity of rows.
 
-In: files with the identities of old and new rows, which the UPDATE has written. Out: the mark of
-its commit, in the user metadata, and the files of a marked commit. They lie in ``_change_data``,
-where VACUUM removes files of the same age as the data files that the commit removed. They can be
-missing: the change is then a delete and an insert.
+Such an UPDATE writes files with the identities of old and new rows, and names them by a mark in the
+user metadata of its commit. ``pair_files`` reads the mark. The files lie in ``_change_data``, where
+VACUUM removes them after the same time as the data files that the commit removed. If they are
+missing, the change is a delete and an insert.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def pairs_mark(read_version: int, files: Iterable[WrittenFile]) -> Mapping[str, 
 
 
 def pair_files(table_uri: str, actions: Sequence[Mapping[str, Any]]) -> tuple[PairFile, ...]:
-    """Return a commit's files of pairs; none if it was based on another version than the pairs."""
+    """Return a commit's files of pairs; none if it follows another version than the pairs do."""
     mark = user_metadata(actions).get(_NAME)
     if not isinstance(mark, dict):
         return ()

@@ -1,7 +1,7 @@
 """The schema of a relation as a Delta table: columns, names, types, key.
 
-In: a Relation of the publisher, or a Delta table's metadata. Out: TableSchema, as Arrow schema and
-as Delta's schema JSON (protocol: "Schema Serialization Format"). ``penstock.pgtypes`` maps
+A ``TableSchema`` is made from a publisher's Relation or a Delta table's metadata, and written as
+Arrow schema and as Delta's schema JSON (protocol: "Schema Serialization Format"). ``pgtypes`` maps
 PostgreSQL's types, ``names`` maps names, ``schema_changes`` decides how a table follows a change.
 
 The publisher's column name and type stay in a field's metadata ("penstock.source", "penstock.type"
@@ -34,24 +34,24 @@ LOCAL: Final = "penstock.local"
 PRIMARY: Final = "penstock.primary"
 """Metadata: the column is part of the PRIMARY KEY of CREATE TABLE on the node."""
 PUBLISHED: Final = "penstock.published"
-"""Metadata: a publication has sent a column that the node has made."""
+"""Metadata: a column that the node has made is published, too."""
 DEFAULT: Final = "penstock.default"
 """Metadata: the default of a column that the node has made (``defaults``)."""
 UNFILLED: Final = "penstock.unfilled"
-"""Property: columns that were added later, and whose older rows lack the publisher's values."""
+"""Property: columns that were added later; older rows lack the publisher's values there."""
 DROPPED: Final = "penstock.dropped"
 """Property: columns (PostgreSQL's names) that DROP COLUMN on the node has removed; a subscription
 does not bring them back."""
 GENERATED: Final = "penstock.generated"
-"""Metadata: the expression of a column whose values are computed from the others of the row."""
+"""Metadata: the expression that computes a column's values from others of the row."""
 VIRTUAL: Final = "penstock.virtual"
 """Metadata: the generated column is VIRTUAL to PostgreSQL; files have its values nevertheless."""
 NOT_NULL: Final = "penstock.notNull"
 """Metadata: sessions of the node put no NULL into the column. Delta does not know of it."""
 STAMP: Final = "penstock.stamp"
-"""Metadata: the column tells which change wrote its row (``metadata_columns``)."""
+"""Metadata: the column records which change wrote its row (``metadata_columns``)."""
 DELETED_AT: Final = "_deleted_at"
-"""The column that tells when the publisher has deleted a row (``soft_delete``)."""
+"""The column that records when the publisher deleted a row (``soft_delete``)."""
 AS_TEXT: Final = "penstock.text"
 """Metadata: the column has the texts of the publisher's values (out_of_range = text)."""
 GENERATION: Final = "delta.generationExpression"
@@ -59,8 +59,8 @@ GENERATION: Final = "delta.generationExpression"
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 """Metadata: a column's name in the data files."""
 FOREIGN_TYPES: Final = 1 << 31
-"""A number added to the oid of a publisher's user-defined type, which must not pass for a type of
-the node."""
+"""A number added to the oid of a publisher's user-defined type, so that it is not taken for a type
+of the node."""
 _LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata: a column is CHAR or VARCHAR to Spark, which checks the length of what it writes."""
 FIRST_NORMAL_OID: Final = 16384
@@ -75,13 +75,13 @@ _FOREIGN_METADATA: Final = (
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name in Delta, the column that PostgreSQL has, its Arrow type.
+    """A column: its name in Delta, its attribute in PostgreSQL, its Arrow type.
 
-    ``attribute``: as it is at the publisher, or as CREATE TABLE on the node has made it; its type
-    is 0 if another writer has made the column. ``local``: CREATE TABLE on the node has made it, so
-    a publication may lack it; ``primary``: it is part of the PRIMARY KEY there; ``published``: a
-    publication has sent it. ``stamp``: it tells which change wrote its row. ``as_text``: a
-    subscription has made it for the texts of values that their own type here might not hold.
+    ``attribute``: that of the publisher, or of CREATE TABLE on the node; its type is 0 if another
+    writer has made the column. ``local``: CREATE TABLE on the node has made the column, so a
+    publication may lack it; ``primary``: it is part of the PRIMARY KEY there; ``published``: a
+    publication has it. ``stamp``: it records which change wrote the row. ``as_text``: a
+    subscription has made it of a text type, because its own type might not hold all values here.
     """
 
     name: str
@@ -100,13 +100,13 @@ class Column:
 
     @property
     def converts(self) -> bool:
-        """Tell whether the column may have another type than the publisher's, and get its values
+        """Tell whether the column's type may differ from the publisher's, whose values are then
         converted (``conversion``)."""
         return self.own or self.as_text or self.type == VARIANT
 
     @property
     def own(self) -> bool:
-        """Tell whether the column's type was chosen by its maker, who is no subscription."""
+        """Tell whether the column was made, and its type chosen, by anyone but a subscription."""
         return self.local or (not self.attribute.type_oid and self != ROW)
 
 
@@ -174,20 +174,20 @@ class TableSchema:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Delta names of the columns that identify rows: the key, or without one all columns except
-        generated ones, which follow from the others (tuples_equal), and stamps."""
+        """Delta names of the columns that identify rows: the key; without a key all columns except
+        stamps and generated columns, which follow from the others (tuples_equal)."""
         return self.key or tuple(
             c.name for c in self.columns if c.attribute.generation is None and not c.stamp
         )
 
     @property
     def stamps(self) -> tuple[Column, ...]:
-        """The columns that tell which change wrote a row."""
+        """The columns that record which change wrote a row."""
         return tuple(column for column in self.columns if column.stamp)
 
     @property
     def deleted_at(self) -> str | None:
-        """Delta name of the column that is NULL in live rows, if the table has it: only live rows
+        """Delta name of the column that is NULL in live rows, if the table has one. Only live rows
         are searched."""
         return next((c.name for c in self.stamps if c.source == DELETED_AT), None)
 
@@ -223,8 +223,8 @@ class TableSchema:
         return TableSchema((*self.columns, *added), self.key)
 
     def without(self, dropped: Collection[str]) -> TableSchema:
-        """Return this schema without some columns (Delta names), and without a key that has one of
-        them."""
+        """Return this schema without some columns (Delta names). A key with one of them is dropped,
+        too."""
         columns = tuple(column for column in self.columns if column.name not in dropped)
         return TableSchema(columns, () if set(dropped) & set(self.key) else self.key)
 
@@ -235,7 +235,7 @@ class TableSchema:
         return TableSchema(columns, self.key)
 
     def with_published(self, sources: Collection[str]) -> TableSchema:
-        """Return this schema with its own columns marked that are published (names there)."""
+        """Return this schema; of its own columns, ``sources`` are marked as published."""
         columns = tuple(
             replace(c, published=True) if c.local and c.source in sources else c
             for c in self.columns
@@ -243,8 +243,8 @@ class TableSchema:
         return TableSchema(columns, self.key)
 
     def as_leaf_of(self, root: TableSchema) -> TableSchema:
-        """Return this schema of an empty partition, adapted to its root: columns that a
-        subscription has made get the root's types, or go if the root has lost them."""
+        """Return this schema of an empty partition, adapted to its root. Columns that a
+        subscription has made get the root's types, or are dropped if the root lacks them."""
         made = {column.source: column for column in root.columns if not column.own}
         columns = tuple(
             replace(c, attribute=c.attribute.of_type(m.attribute), type=m.type, as_text=m.as_text)
@@ -267,8 +267,8 @@ class TableSchema:
         return TableSchema(tuple(columns), self.key)
 
     def with_primary_key(self, sources: Collection[str]) -> TableSchema:
-        """Return this schema with another PRIMARY KEY of the node, which then is the key of its
-        rows. If ``sources`` is empty the present key stays."""
+        """Return this schema with another PRIMARY KEY of the node, which becomes the key of its
+        rows. If ``sources`` is empty, the present key stays."""
         columns = tuple(replace(c, primary=c.source in sources) for c in self.columns)
         names = {column.source: column.name for column in columns}
         return TableSchema(columns, tuple(names[source] for source in sources) or self.key)
@@ -293,13 +293,13 @@ class TableSchema:
 
 def check_lengths(schema_json: str) -> None:
     """Raise FeatureNotSupported if Spark limits the length of a column's texts. A publisher's rows
-    keep to the limit; those of sessions may not."""
+    respect the limit; rows of sessions may exceed it."""
     if _LENGTH in schema_json:
         raise FeatureNotSupported("Spark keeps texts of the table to a length")
 
 
 def attribute_of(field: Mapping[str, Any], pair: tuple[int, int]) -> Attribute:
-    """Return a field of Delta's schema as PostgreSQL has the column. ``pair``: (type oid, typmod).
+    """Return the attribute that a field of Delta's schema records. ``pair``: (type oid, typmod).
 
     Its ``generation`` is known only if the node generates it: Delta's own expressions are not
     PostgreSQL's.
@@ -316,7 +316,7 @@ def attribute_of(field: Mapping[str, Any], pair: tuple[int, int]) -> Attribute:
 
 
 def _attgenerated(metadata: Mapping[str, Any]) -> AttGenerated:
-    """Return how a column is generated, by the node or by Delta's writers, if it is."""
+    """Return how the node or Delta's writers generate a column, if they do."""
     if metadata.get(VIRTUAL) == "true":
         return AttGenerated.VIRTUAL
     generated = GENERATED in metadata or GENERATION in metadata
@@ -326,8 +326,8 @@ def _attgenerated(metadata: Mapping[str, Any]) -> AttGenerated:
 def recorded_type(metadata: Mapping[str, Any]) -> tuple[int, int]:
     """Return (type oid, typmod) in a field's metadata, (0, -1) if it has none.
 
-    Oids from 16384 on are the node's own types in columns that CREATE TABLE has made. In all others
-    they are the publisher's, and FOREIGN_TYPES is added.
+    An oid from 16384 on is a type of the node if CREATE TABLE has made the column. In other columns
+    it is a type of the publisher, and FOREIGN_TYPES is added.
     """
     oid, typmod = _stored_type(metadata)
     foreign = oid >= FIRST_NORMAL_OID and metadata.get(LOCAL) != "true"

@@ -1,7 +1,7 @@
 """Schema changes: how a target table follows the publisher, and what a new copy of it keeps.
 
-In: the schema that a table has, and the one that the publisher's relation would get. Out: columns
-to add, or a schema; RelationChanged for a change that the table cannot follow.
+The functions compare a table's schema with the one that the publisher's relation would get. They
+return columns to add, or a schema, and raise RelationChanged if the table cannot follow.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from penstock.pgtypes.text_output import may_not_fit
 from penstock.pgtypes.type_names import numeric_modifiers
 from penstock.pgtypes.variant import VARIANT
 
-# New columns whose types a subscription's options change (out_of_range = text, jsonb_as = variant).
-# Existing columns stay as they are.
+# A subscription's options change the types of new columns (out_of_range = text, jsonb_as =
+# variant). Existing columns stay as they are.
 
 JSONB_AS_TEXT: Final = "text"
 JSONB_AS_VARIANT: Final = "variant"
@@ -58,19 +58,19 @@ JSONB_AS: Final = (JSONB_AS_TEXT, JSONB_AS_VARIANT)
 
 @dataclass(frozen=True)
 class NewColumns:
-    """The types of new columns. ``as_text``: a column becomes text if its type here cannot hold all
-    of PostgreSQL's values; ``variants``: jsonb becomes a variant (``check_no_variant`` refuses it
-    in a key)."""
+    """The types of new columns. ``as_text``: columns whose type here cannot hold all of
+    PostgreSQL's values become text; ``variants``: jsonb becomes a variant (``check_no_variant``
+    refuses it in a key)."""
 
     as_text: bool = False
     variants: bool = False
 
     def schema(self, wanted: TableSchema) -> TableSchema:
-        """Return the schema with which a relation's table is made."""
+        """Return the schema for a new table of a relation."""
         return TableSchema(self.columns(wanted.columns), wanted.key)
 
     def columns(self, wanted: Sequence[Column]) -> tuple[Column, ...]:
-        """Return published columns with the types with which they are made."""
+        """Return published columns with the types that new ones get."""
         return tuple(map(self._column, wanted))
 
     def _column(self, column: Column) -> Column:
@@ -104,11 +104,11 @@ def check_no_variant(schema: TableSchema, *, table: str) -> None:
 def schema_of_copy(
     have: TableSchema, wanted: TableSchema, *, table: str, new: NewColumns = AS_TYPES_ARE
 ) -> TableSchema:
-    """Return the schema of a new copy: ``wanted``, made as ``new`` says, and beside it the columns
-    of the node's own CREATE TABLE.
+    """Return the schema of a new copy: the columns of ``wanted``, with the types of ``new``, and
+    those of CREATE TABLE on the node.
 
-    Raises RelationChanged if the publisher sends a generated column, FeatureNotSupported if values
-    do not go into a column of the node's own, and as ``check_no_variant``.
+    Raises RelationChanged if the publisher sends a generated column, FeatureNotSupported if a
+    column of the node does not take published values, and as ``check_no_variant``.
     """
     _check_not_generated(have, wanted, table)
     own = have.by_source
@@ -118,7 +118,7 @@ def schema_of_copy(
         for c, m in zip(wanted.columns, made.columns, strict=True)
     ]
     rest = [
-        # none of the copied rows has a published value in it
+        # the copied rows have no published values in this column
         replace(c, published=False)
         for c in have.columns
         if c.local and c.source not in wanted.by_source
@@ -136,16 +136,15 @@ def columns_to_add(
     whole_rows: bool = True,
     new: NewColumns = AS_TYPES_ARE,
 ) -> tuple[Column, ...]:
-    """Return the columns to add so that this (existing) table holds rows of ``wanted``; () if it
-    fits.
+    """Return the columns that an existing table lacks to hold rows of ``wanted``; () if it fits.
 
     The added columns have the names that they get here. The order of columns does not matter.
-    ``whole_rows``: without a key, rows are found by all their columns, so no column may stay here
-    that is no longer published. ``new``: how added columns are made.
-    Raises RelationChanged, which names table, column and both types, for anything else: a column
-    that is gone, one of the node's own that may have been renamed, a type that has changed. Undoing
-    the change at the publisher does not help: its WAL keeps the definition of that time. Raises
-    FeatureNotSupported if values do not go into a column of the node's own.
+    ``whole_rows``: rows are found by all their columns as there is no key, so every column here
+    must still be published. ``new``: the types of added columns.
+    Raises RelationChanged, with table, column and both types, for anything else: a column was
+    dropped, its type has changed, or a column of the node may have been renamed. Undoing the change
+    at the publisher does not help: its WAL keeps the definition of that time. Raises
+    FeatureNotSupported if a column of the node does not take published values.
     """
     _check_same_columns(have, wanted, table, own=bool(have.key) or not whole_rows)
     return have.lacking(new.columns(wanted.columns))
@@ -182,8 +181,8 @@ def _check_not_generated(have: TableSchema, wanted: TableSchema, table: str) -> 
 
 
 def _keep_own(own: Column, wanted: Column, table: str) -> Column:
-    """Return a column that CREATE TABLE has made as it is there: its type, default and NOT NULL.
-    Raises FeatureNotSupported if published values do not go into it."""
+    """Return a column of CREATE TABLE on the node, with its own type, default and NOT NULL. Raises
+    FeatureNotSupported if it does not take published values."""
     _check_taken(own, wanted.attribute, table)
     return replace(
         wanted,
@@ -238,8 +237,8 @@ def _check_same_columns(have: TableSchema, wanted: TableSchema, table: str, *, o
 
 
 def _check_taken(column: Column, sent: Attribute, table: str) -> None:
-    """Raise FeatureNotSupported if values do not go into a column whose type was chosen on the
-    node. A new copy of the table keeps that type, too."""
+    """Raise FeatureNotSupported if a column whose type was chosen on the node does not take
+    published values. A new copy of the table keeps that type, too."""
     if not takes(column, sent):
         raise FeatureNotSupported(
             f'column "{column.source}" of relation "{table}" cannot be converted to the type of '
@@ -262,15 +261,15 @@ def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> Schem
     )
 
 
-# Columns that get a wider type at the publisher (protocol: "Type Widening"). A table follows
-# without a new copy if two conditions hold. ALTER TYPE must leave the value of every row: 7 is the
-# same number in a bigint, but numeric(4,-2) makes 100 of 123. And Delta's readers must make the
-# wider value of what older files hold; a real becomes the double precision with its exact value on
-# both sides. No message tells what USING has done to the values: ``schema_change = widen`` states
+# A column may get a wider type at the publisher (protocol: "Type Widening"). A table follows
+# without a new copy if two conditions hold. ALTER TYPE must keep the value of every row: 7 is the
+# same number in a bigint, but numeric(4,-2) turns 123 into 100. And Delta's readers must convert
+# the values of older files in the same way; a real becomes the double precision of its exact value
+# on both sides. No message shows whether USING has changed values: ``schema_change = widen`` states
 # that it was not used.
 
 _CHANGES: Final = "delta.typeChanges"
-"""Metadata of a field: its changes of type, from one to another."""
+"""Metadata of a field: its changes of type, each with the old and the new one."""
 _SAME_VALUES: Final = frozenset(
     {(INT2, INT4), (INT2, INT8), (INT4, INT8), (FLOAT4, FLOAT8), (DATE, TIMESTAMP), (NAME, TEXT)}
 )
@@ -306,8 +305,8 @@ def followed_types(
 
 
 def retyped(have: TableSchema, wanted: TableSchema) -> Column | None:
-    """Return a column whose type has changed at the publisher so that values in its rows may have
-    changed, None if there is none: jsonb is written differently from json, in the same Delta type.
+    """Return a column whose values may differ since its type has changed at the publisher; None if
+    there is none. The Delta type may be the same: jsonb is written differently from json.
     """
     for column in have.columns:
         other = wanted.by_source.get(column.source)
@@ -335,8 +334,8 @@ def has_wider(schema_json: str, columns: Sequence[Column]) -> bool:
 
 
 def with_types(schema_json: str, columns: Sequence[Column]) -> str:
-    """Return a table's schema JSON with the types of ``columns``, and Delta's record of each type
-    that is wider now."""
+    """Return a table's schema JSON with the types of ``columns``. Each type that is wider now is
+    recorded as Delta does."""
     schema = json.loads(schema_json)
     by_name = {column.name: column for column in columns}
     for field in schema["fields"]:

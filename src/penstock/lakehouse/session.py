@@ -1,14 +1,14 @@
 """The Spark session: built with Delta, or checked if the caller brings one.
 
-In: master, memory, extra settings; or a session. Out: a session for many small jobs, with Delta's
-classes, in UTC. In other zones Delta verifies all files at each of its commits, and timestamps
-would be shown differently than at the publisher. ``jars`` provides the jars.
+The session is set up for many small jobs, has Delta's classes, and runs in UTC. In other zones
+Delta verifies all files at each of its commits, and timestamps would be shown differently than at
+the publisher. ``jars`` provides the jars.
 
-Delta in Spark runs statements on the port that change tables. Its own log store for S3 checks for
-an entry before it puts one, which is safe within one process only: it could replace an entry of
-ours, and a JVM that outlives a killed node could replace one of the next node. So the session gets
-a log store that puts entries if absent (``ConditionalLogStore.java``). Janino, which every Spark
-has, compiles it once for each version of its source; the class is kept in our cache.
+Some statements of the node's clients change tables through Delta in Spark. Delta's own log store
+for S3 checks for an entry before it puts one. That is safe only within one process: it could
+replace an entry of ours, and a JVM that outlives a killed node could replace one of the next node.
+So the session gets a log store that puts entries only if absent (``ConditionalLogStore.java``).
+Janino, a part of every Spark, compiles it once for each version; the class is kept in our cache.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ _SETTINGS: Final = {
     "spark.log.level": "ERROR",
 }
 """Settings for many small jobs: little planning, few partitions, workers that stay. FAIR lets the
-stream run while a copy does. Delta lists a table's files in as many tasks as Spark may use for
-finding partitions, 10000 by default, with which VACUUM of a small table takes minutes."""
+stream run during a copy. Delta lists a table's files in as many tasks as Spark may use for finding
+partitions. With the default, 10000, VACUUM of a small table takes minutes."""
 
 _UNIX_DOMAIN: Final = "spark.python.unix.domain.socket"
 
@@ -109,7 +109,7 @@ _LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "penstock.pipeline.worker_daemon",
 }
-"""Settings of a Spark on this machine. The last one is not for executors elsewhere: they may get
+"""Settings of a Spark on this machine. The last one is not for remote executors, which may get
 penstock only with each task."""
 
 
@@ -168,8 +168,8 @@ def build_session(
 
 
 def _look_classes_up(jvm: Any) -> None:
-    """Find the classes of a job once. PySpark names them without their package for each job, and
-    the JVM then searches all jars for each package that might have them."""
+    """Find the classes of a job once. PySpark names them without their package in each job, and the
+    JVM would search all jars for each package that might have them."""
     vars(jvm).update({name: getattr(jvm, name) for name in _CLASSES_OF_A_JOB})
 
 
@@ -207,8 +207,8 @@ def _own_interrupt() -> Iterator[None]:
 def _safe_start() -> Iterator[None]:
     """Start the JVM without Python code between fork and exec, unlike PySpark, which runs one line.
 
-    Before that line the child would free what other threads hold: DuckDB's connections, which then
-    wait for threads that do not exist in the child, and it crashes silently.
+    Before that line the child would free other threads' objects. DuckDB's connections then wait for
+    threads that do not exist in the child, and it crashes silently.
     """
     module: Any = java_gateway
     before, module.Popen = module.Popen, _start_jvm
@@ -273,10 +273,10 @@ def _without_delta(detail: str) -> ConfigurationError:
 
 
 # The folder of the sockets between a local Spark and its Python processes. Only this user can enter
-# it: Spark asks for no secret on these sockets, and its Python processes run what comes by them, so
-# only the folder's mode keeps others out. The path must be short enough for a socket in it.
+# it. Spark asks for no secret on these sockets, and its Python processes run all code that arrives,
+# so only the folder's mode keeps others out. The path must be short enough for a socket in it.
 #
-# By TCP a job takes some 40 ms more: both ends write in small pieces, and each waits for the
+# Over TCP a job takes some 40 ms more: both ends write in small pieces, and each waits for the
 # other's delayed acknowledgement.
 #
 # A process holds a lock on its folder until it ends, however it ends. The next process that makes a
@@ -290,8 +290,8 @@ _LONGEST_NAME: Final = len(".00000000-0000-0000-0000-000000000000.sock")
 
 
 def socket_folder() -> Path | None:
-    """Return the folder of this process, made at the first call; None if no temporary folder has a
-    path that is short enough, or can have sockets."""
+    """Return the folder of this process, made at the first call. None: every temporary folder has
+    too long a path, or cannot hold sockets."""
     for folder, lock in _held.items():
         if lock.is_of(folder):
             return folder
@@ -319,7 +319,7 @@ def _make(parent: Path) -> Path:
         folder = Path(tempfile.mkdtemp(_SUFFIX, _PREFIX, parent))  # mode 0700
         try:
             lock = _Locked(folder, wait=True)
-        except FileNotFoundError:  # another process took it for a leftover before it was locked
+        except FileNotFoundError:  # another process removed it as a leftover before it was locked
             continue
         if lock.is_of(folder):
             try:

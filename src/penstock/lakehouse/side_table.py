@@ -1,10 +1,10 @@
 """Side tables, in which a node records what happens in its subscriptions' transactions.
 
-In: rows of one batch. Out: one commit, with the batch's LSN as the subscription's marker, before
-the batch itself is committed. If a batch comes again, alone or with others, nothing is added twice:
-its rows tell where their transactions ended. The batch of an error is not committed, so its rows
-leave the marker alone; they are compared with the table's rows instead. Side tables are plain Delta
-tables that any reader understands. Users may delete rows; we do so only in ``keep_since``.
+The rows of one batch are added by one commit, with the batch's LSN as the subscription's marker,
+before the batch itself is committed. If a batch is sent again, alone or with others, nothing is
+added twice: its rows hold the end LSNs of their transactions. A failed batch is not committed, so
+its rows do not move the marker; they are compared with the table's rows instead. Any reader
+understands side tables. Users may delete rows; we do so only in ``keep_since``.
 
 ``conflicts``: changes that could not be applied to a target as they came (conflict.c);
 ``messages``: messages of the publisher's sessions (pg_logical_emit_message);
@@ -87,7 +87,7 @@ VERIFICATIONS: Final = pa.schema(
     ]
 )
 _TRANSACTION: Final = {"conflicts": "remote_commit_lsn", "messages": "commit_lsn"}
-"""The column that tells where a row's transaction ended, by table."""
+"""The column with the end LSN of a row's transaction, by table."""
 _APP_ID: Final = "penstock.side_table"
 """The app id of commits that belong to no batch."""
 _SMALL_FILES: Final = 64
@@ -111,8 +111,8 @@ class SideTable:
         self._lock = threading.Lock()
 
     def append(self, app_ids: Sequence[str], end_lsn: Lsn, rows: pa.Table) -> None:
-        """Add a batch's rows; durable on return. Rows that are there already are left out; if all
-        are, nothing is committed. ``app_ids``: the subscription's, then those that it continues.
+        """Add a batch's rows; durable on return. Rows that exist already are left out; if all do,
+        nothing is committed. ``app_ids``: the subscription's, then those that it continues.
         Raises StorageError, CommitConflict."""
         app_id = app_ids[0]
 
@@ -125,7 +125,7 @@ class SideTable:
         self._try(add)
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows that are never added a second time; durable on return. Raises StorageError,
+        """Add rows without looking for duplicates; durable on return. Raises StorageError,
         CommitConflict."""
         self._try(lambda table: self._put(table, rows, _APP_ID, None))
 
@@ -141,9 +141,9 @@ class SideTable:
         self._try(add)
 
     def keep_since(self, column: str, since: datetime | None) -> None:
-        """Remove files whose rows are all older than ``since``, by a column of times. Merge small
-        files once there are many, without older rows. If ``since`` is None no row is too old. Does
-        nothing if somebody else commits meanwhile. Raises StorageError."""
+        """Remove files in which all times of ``column`` are before ``since``. Merge small files
+        once there are many, without older rows. None removes no rows. Does nothing if somebody else
+        commits meanwhile. Raises StorageError."""
         with self._lock:
             table = DeltaTable.load(self._storage, self._store, self.uri, self._name)
             if table is None:

@@ -1,10 +1,10 @@
 """The state of a table at a version, its newest or an older one, replayed from its log (protocol:
 "Action Reconciliation").
 
-In: checkpoints, classic ones and V2, and log entries. Out: TableState. We replay the log ourselves
-because no library gives everything: delta-rs hides the deletion vectors' descriptors, which a
-remove action must repeat, and Delta's snapshot needs the JVM and half a second. ``protocol`` checks
-whether we may read or write a table.
+A ``TableState`` is built from a checkpoint, classic or V2, and later log entries. We replay the log
+ourselves because no library gives everything. delta-rs hides the deletion vectors' descriptors,
+which a remove action must repeat; Delta's snapshot needs the JVM and half a second. ``protocol``
+checks whether we may read or write a table.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _kept: Final[OrderedDict[object, TableState]] = OrderedDict()
 _lock: Final = Lock()
 _MAX_KEPT: Final = 64
 _MAX_KEPT_FILES: Final = 2000
-"""The most files of a table whose checkpoint is kept; a larger one is read again each time, and
-takes no memory in between."""
+"""The most files of a table whose checkpoint is kept in memory. A larger one is read again each
+time."""
 _READERS: Final = 8
 """Deletion vectors that are read at a time from object stores, which answer slowly."""
 
@@ -162,7 +162,7 @@ def follow_to(storage: Storage, table_uri: str, state: TableState, version: int)
 
 
 def refresh(storage: Storage, table_uri: str, state: TableState, upto: int | None = None) -> bool:
-    """Follow entries that came since, up to a version; return True if there were any."""
+    """Apply newer entries, up to a version; return True if there were any."""
     before = state.version
     while (upto is None or state.version < upto) and (
         actions := read_entry(storage, table_uri, state.version + 1)
@@ -198,7 +198,7 @@ def load_vectors(
 
 
 def _from_checkpoint(listing: LogListing) -> TableState:
-    """Return the state of the newest checkpoint that can be read, an empty one without any."""
+    """Return the state of the newest readable checkpoint; an empty state if there is none."""
     for version in sorted(listing.checkpoints, reverse=True):
         try:
             return _read_checkpoint(version, listing.checkpoints[version])
@@ -209,7 +209,7 @@ def _from_checkpoint(listing: LogListing) -> TableState:
 
 
 def _read_checkpoint(version: int, parts: tuple[str, ...]) -> TableState:
-    """Return the state of a checkpoint. One on this machine is read again only if its files have
+    """Return the state of a checkpoint. A local checkpoint is read again only if its files have
     changed."""
     if not all(map(is_local, parts)):
         return _read_all(version, parts)

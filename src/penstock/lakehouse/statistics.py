@@ -1,8 +1,8 @@
-"""Statistics of data files (protocol: "Per-file Statistics"), gathered while writing, used to skip.
+"""Statistics of data files (protocol: "Per-file Statistics"), by which readers skip files.
 
-In: Arrow tables as they are written; later the "stats" of add actions. Out: a JSON text with
-numRecords, minValues, maxValues, nullCount for the first 32 columns and those that a table is
-clustered by, and bounds to rule files out. A bound may be wider than the values, never narrower.
+``Collector`` gathers them from Arrow tables as they are written: numRecords, minValues, maxValues
+and nullCount of the first 32 columns and of clustering columns. ``bounds`` reads them from the
+"stats" of add actions. A bound may be wider than the values, never narrower.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREFIX: Final = 32
 _LAST_CHARACTER: Final = "\U0010ffff"
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _OF_A_DOUBLE: Final = Decimal("1e-14")
-"""A relative error that is larger than that of a double, or of a product of doubles."""
+"""A relative error larger than any of a double, or of a product of doubles."""
 
 
 @dataclass
@@ -96,10 +96,10 @@ def from_json(text: str | None) -> dict[str, Any]:
 
 
 def bounds(stats: Mapping[str, Any], column: str, arrow: pa.DataType) -> tuple[Any, Any] | None:
-    """Return the (least, greatest) possible value of a column in a file, or None if unknown.
+    """Return the least and the greatest possible value of a column in a file; None if unknown.
 
-    Values have the Python type of ``pa.Scalar.as_py`` for ``arrow``. A column of NULLs only has no
-    bounds in the statistics, so the result is None too.
+    Values have the Python type of ``pa.Scalar.as_py`` for ``arrow``. If all values are NULL, the
+    statistics have no bounds, and the result is None too.
     """
     try:
         low = _parse(stats["minValues"][column], arrow)

@@ -1,10 +1,10 @@
 """The storage of the warehouse: paths, filesystems, durability and errors, for every file we touch.
 
-In: URIs (a local folder, or an object store that pyarrow's filesystems know). Out: files written,
-read, listed, removed; in a local warehouse durable when the call returns (law 1), in an object
-store once the put has returned. The other files of this room know the contents.
+``Storage`` writes, reads, lists and removes files by their URIs, in a local folder or an object
+store of pyarrow's. A written file is durable when the call returns (law 1). The other files of this
+room define the contents.
 
-``fsync_file`` and ``fsync_folder`` are the only places that sync, so that a test can count them.
+Only ``fsync_file`` and ``fsync_folder`` sync, so a test can count the calls.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ _DELETIONS: Final = 10
 
 @dataclass(frozen=True)
 class Storage:
-    """The files of a warehouse; crosses to executors. ``uri``: the warehouse's root. ``held``:
-    files that exist only in memory, by URI; they are read as if they were stored.
+    """The files of a warehouse; a value that is sent to executors. ``uri``: the warehouse's root.
+    ``held``: files that exist only in memory, by URI; they are read as if they were stored.
 
     ``fsync``: sync files and folders of a local warehouse (law 1). Off only if it is acceptable to
     lose the warehouse in a power failure.
@@ -302,7 +302,7 @@ def _remote(root: str) -> tuple[fs.FileSystem, str]:
 
 @contextlib.contextmanager
 def storage_errors(action: str, uri: str) -> Iterator[None]:
-    """Turn errors of the system and of pyarrow into StorageError, with PostgreSQL's words and
+    """Turn errors of the system and of pyarrow into StorageError, worded as in PostgreSQL and
     without secrets."""
     try:
         yield

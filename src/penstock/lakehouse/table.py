@@ -1,8 +1,8 @@
 """A Delta table as the driver keeps it between batches; commits by compare-and-swap.
 
-In: files that tasks have written, positions that they have found. Out: versions of the table, each
-with its transaction marker (law 2), durable when ``commit`` returns (law 1). The state is valid
-while nobody else commits; whoever loses a race gets CommitConflict and loads the table again.
+``DeltaTable`` stages written files and positions to delete, and commits them as a version with a
+transaction marker (law 2), durable when ``commit`` returns (law 1). The state is valid while nobody
+else commits. After a lost race the caller gets CommitConflict and loads the table again.
 ``pipeline`` decides which rows change.
 """
 
@@ -40,7 +40,7 @@ from penstock.lakehouse.xact import Commit, Elapsed, TableLog
 
 _TRUSTED_SECONDS: Final = 3600.0
 """Seconds for which a loaded state is trusted without listing the log. That is far less than any
-log retention, after which a later entry could have come and gone."""
+log retention, so no later entry can have been put and cleaned up meanwhile."""
 
 
 class DeltaTable:
@@ -90,7 +90,7 @@ class DeltaTable:
         return cls(storage, store, uri, name, state)
 
     def before(self, app_id: str, marker: int) -> DeltaTable:
-        """Return the table before the newest commits of an app id, which brought ``marker``. It
+        """Return the table before an app id's newest commits, those with ``marker``. The result
         must not be committed to. Raises StateMismatch or VersionGone if that is too long ago."""
         version = version_before(self.storage, self.uri, self.version, app_id, marker)
         state = load_at(self.storage, self.uri, version)
@@ -143,7 +143,7 @@ class DeltaTable:
 
     @property
     def kept(self) -> tuple[DataFile, ...]:
-        """Files with rows that were there before the staged changes, and stay."""
+        """Files of the loaded version that still have rows after the staged changes."""
         new = {file.path for file in self.added}
         return tuple(f for path, f in self.files.items() if path not in new and f.live_rows)
 
@@ -159,7 +159,7 @@ class DeltaTable:
 
     @property
     def last_app_id(self) -> str | None:
-        """The app id of the newest commit; it tells whether somebody else committed last."""
+        """The app id of the newest commit, None if it has none."""
         return self._state.last_app_id
 
     @property
@@ -184,10 +184,9 @@ class DeltaTable:
         """Stage changes: first ``remove_all``, then ``removed``, ``deleted``, ``written`` and
         ``rewritten``.
 
-        ``removed``: paths of files whose rows all go. ``deleted``: path -> positions to delete
-        besides those that are deleted already. Both may name files staged earlier. A file without
-        rows left is removed. ``rewritten``: path -> the file with the same rows that takes its
-        place.
+        ``removed``: paths of files to remove. ``deleted``: path -> more positions to delete; a file
+        without rows left is removed. Both may name files staged earlier. ``rewritten``: path -> the
+        file with the same rows that replaces it.
         """
         if remove_all:
             self._staging.remove_all()
@@ -211,9 +210,9 @@ class DeltaTable:
         self._staged_schema = left
 
     def add_columns(self, columns: Sequence[Column], unfilled: Collection[str] = ()) -> None:
-        """Stage added columns; present rows hold NULL there.
+        """Stage added columns; existing rows hold NULL there.
 
-        ``unfilled``: those of them for which present rows have other values at the source.
+        ``unfilled``: the added columns in which existing rows have other values at the source.
         """
         if columns:
             self._staged_schema = self.schema.with_columns(columns)
@@ -230,8 +229,8 @@ class DeltaTable:
 
     @property
     def unfilled(self) -> tuple[str, ...]:
-        """Columns that were added later, and whose older rows lack the values of their source;
-        staged columns included. The table's log lists them until the table is replaced."""
+        """Columns, staged ones included, that were added after rows whose values they lack. The
+        table's log lists them until the table is replaced."""
         if self._staged_unfilled is not None:
             return self._staged_unfilled
         return tuple(json.loads(self.properties.get(UNFILLED, "[]")))
@@ -266,14 +265,14 @@ class DeltaTable:
         self._staged_properties = {}
 
     def is_behind(self) -> bool:
-        """Tell whether somebody has put a version after the one that is loaded."""
+        """Tell whether somebody has put a version after the loaded one."""
         return self.storage.exists(entry_uri(self.uri, self.version + 1))
 
     def reload(self) -> None:
         """Load the newest version; staged changes are forgotten, and VACUUM removes their files.
 
-        Raises UndefinedObject if the table is gone, StateMismatch if it is another table, or our
-        commits are gone.
+        Raises UndefinedObject if the table is gone, StateMismatch if it is another table or lacks
+        our commits.
         """
         state = load(self.storage, self.uri)
         if state is None:
@@ -290,14 +289,14 @@ class DeltaTable:
         self._take(state)
 
     def check_restored(self, since: int, app_id: str | None = None) -> None:
-        """Raise StateMismatch if other writers have done harm after ``since``, such as a RESTORE
-        that has taken our commits away. ``app_id``: the subscription's, whose first commit may come
-        after ``since`` (``foreign.check_restored``).
+        """Raise StateMismatch if other writers have done harm after ``since``, for example by a
+        RESTORE that has undone our commits. ``app_id``: the subscription's, whose first commit may
+        come after ``since`` (``foreign.check_restored``).
         """
         check_restored(self.storage, self.uri, self.name, since, self.version, app_id)
 
     def reload_below(self) -> None:
-        """Load the newest version, and stage the same changes on it, which only add rows and
+        """Load the newest version, and stage the same changes on it. They must only add rows and
         columns. Raises CommitConflict if the table was altered, and as ``reload``."""
         added, known = self.added, (self.id, self._state.metadata["schemaString"])
         staged = self._staged_schema, self._staged_unfilled, self._staged_properties
@@ -314,7 +313,7 @@ class DeltaTable:
 
     def columns_before_others(self, app_id: str) -> frozenset[str]:
         """Return the columns (PostgreSQL's names) that were published when ``app_id`` committed
-        last, if others have committed since; empty if nobody has, or the log no longer tells.
+        last. Empty if no other has committed since, or the log no longer reaches back.
         """
         if self.last_app_id == app_id:
             return frozenset()
@@ -330,7 +329,7 @@ class DeltaTable:
 
     @property
     def app_ids(self) -> frozenset[str]:
-        """The app ids of all that have ever left a marker in the table."""
+        """All app ids that have a marker in the table."""
         return frozenset(self._state.transactions)
 
     def filled_by(self, app_id: str, others: Collection[str]) -> frozenset[str]:
@@ -403,7 +402,7 @@ class DeltaTable:
         self._log.checkpoint(self.properties)
 
     def _check_current(self) -> None:
-        """Raise CommitConflict if the next entry's name was used and cleaned up meanwhile."""
+        """Raise CommitConflict if the next entry was put and cleaned up meanwhile."""
         if self._seen.seconds < _TRUSTED_SECONDS:
             return
         listing = list_log(self.storage, self.uri)
@@ -447,12 +446,12 @@ class DeltaTable:
         return change_metadata(self._state, self.schema, told, before, self._staged_properties)
 
 
-# The first log entry of a table that the node makes: actions of version 0 for its columns and
-# layout, or an error for a layout that Delta would not accept.
+# The first log entry of a new table: the actions of version 0 for its columns and layout. A layout
+# that Delta would not accept raises an error.
 
 RETENTION: Final = "interval 2 days"
-"""The time for which new tables keep old log entries and removed files for readers of old cuts. In
-a week, Delta's default, a table with several commits a second has hundreds of thousands of both."""
+"""New tables keep old log entries and removed files for this time, for readers of old cuts. In a
+week, Delta's default, a table with several commits a second gets hundreds of thousands of both."""
 
 _INDEXED: Final = "delta.dataSkippingNumIndexedCols"
 
@@ -479,8 +478,8 @@ def new_table_entry(name: str, schema: TableSchema, layout: TableLayout) -> list
 
 
 def _more_indexed(schema: TableSchema, layout: TableLayout) -> dict[str, str]:
-    """Return the property by which Delta keeps statistics of clustering columns behind the first
-    32; empty if it is not needed."""
+    """Return the property for statistics of clustering columns after the first 32 columns; empty if
+    it is not needed."""
     names = [column.name for column in schema.columns]
     count = max((names.index(name) + 1 for name in layout.cluster_by), default=0)
     return {_INDEXED: str(count)} if count > INDEXED_COLUMNS else {}

@@ -1,10 +1,10 @@
 """Changes between two versions of a table, as files and parts of files.
 
-In: a table's log. Out: files with removed rows, files with added rows, and files that tell which of
-them are pairs of an old and a new row, if the writer has left any. A row that was only moved
-(OPTIMIZE, REORG: actions without data change) is in neither. A row that was copied while a file was
-rewritten, or that came and went in between, is in both, equal in all its columns; equal rows cancel
-each other when they are read. ``pipeline`` reads the files.
+The log gives files with removed rows and files with added rows. If the writer has left files of
+pairs, they map new rows to old ones. A row that was only moved (OPTIMIZE, REORG: actions without
+data change) is neither removed nor added. A row that was copied from a rewritten file, or was added
+and deleted in between, is in both sets with the same values. Equal rows cancel each other when they
+are read. ``pipeline`` reads the files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UPDATE: Final = "UPDATE"
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A part of a data file's rows: the positions in ``only`` (None: all) that are not in ``gone``.
+    """A part of a data file's rows: the positions in ``only`` (None: all) except those in ``gone``.
     Both are descriptors of deletion vectors.
     """
 
@@ -49,8 +49,8 @@ class TableChanges:
     """The changes from one version to another, and the states of both.
 
     ``truncated``: a TRUNCATE has removed all rows of ``before``, which are not in ``removed``;
-    ``emptied_with``: oids of the relations that it has emptied too. ``updates_only``: all changes
-    are by UPDATE. ``pairs``: files that tell which new row was which old one.
+    ``emptied_with``: oids of the relations that it has emptied too. ``updates_only``: UPDATE has
+    made all changes. ``pairs``: files that map new rows to old ones.
     """
 
     before: TableState
@@ -65,8 +65,8 @@ class TableChanges:
 
 @dataclass
 class _Walk:
-    """The net changes so far. ``added``: parts that came in the range, by path; ``copied``: more
-    such parts, which later commits do not change."""
+    """The net changes so far. ``added``: parts that the range of commits has added, by path;
+    ``copied``: more such parts, which later commits do not change."""
 
     removed: list[FilePart] = field(default_factory=list)
     added: dict[str, FilePart] = field(default_factory=dict)
@@ -99,8 +99,8 @@ def table_changes(
     walk = _Walk()
     for version in range(from_version + 1, to_version + 1):
         actions = _entry(storage, table_uri, version)
-        # A TRUNCATE that was taken back does not count: the rows that it has removed have come
-        # back, and cancel each other.
+        # A TRUNCATE that was taken back does not count: its removed rows were restored, so both
+        # cancel each other.
         truncates = is_truncate(actions) and not any(
             version in reversed_by(_entry(storage, table_uri, later))
             for later in range(version + 1, to_version + 1)
@@ -178,16 +178,16 @@ def _operation(actions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _rewritten(walk: _Walk, files: Sequence[DataFile]) -> None:
-    """Replace files that came in this range and were rewritten one by one for other columns, so
-    that their rows are sent with the new columns."""
+    """Replace files of this range that were rewritten one by one for other columns. Their rows are
+    then sent with the new columns."""
     for file in files:
         if walk.added.pop((file.tags or {}).get(REWRITTEN, ""), None) is not None:
             walk.added[file.path] = FilePart(file, gone=file.descriptor)
 
 
 def _mark_copied(walk: _Walk, paths: set[str]) -> None:
-    """Keep files that came in this range as they are, after their rows were moved to other files.
-    If such a row is removed later it must still cancel its addition."""
+    """Keep files of this range whose rows a commit has moved to other files. If such a row is
+    removed later, it must still cancel its addition."""
     for path in paths & set(walk.added):
         walk.copied.append(walk.added.pop(path))
 

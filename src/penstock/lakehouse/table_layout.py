@@ -1,8 +1,8 @@
-"""The layout of a Delta table's rows in files, as far as writers of files have to know it.
+"""The layout of a Delta table's rows in files, as far as writers of files need it.
 
-In: a table's metadata and domain metadata, or the options of a new table. Out: ``TableLayout``, a
-frozen value that crosses to executors; refusals of columns by which Delta cannot lay a table out,
-or which not all readers read in the same way. ``table_writer`` writes files by a layout.
+A ``TableLayout`` is read from a table's metadata and domain metadata, or from the options of a new
+table; it is a frozen value that is sent to executors. Columns are refused if Delta cannot lay a
+table out by them, or if readers differ in their values. ``table_writer`` writes files by a layout.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def _has_text(kind: pa.DataType) -> bool:
     return not (pa.types.is_nested(kind) or pa.types.is_binary(kind))
 
 
-# Layouts of the tables that a subscription's copies make, by its options partition_by and
-# cluster_by: ``schema.table (column, ...); table (column)``, names at the publisher. An error in a
-# text is reported when the option is set, a column that the table lacks when the table is made.
+# The options partition_by and cluster_by of a subscription give the layouts of new tables:
+# ``schema.table (column, ...); table (column)``, names at the publisher. A syntax error is reported
+# when the option is set, a missing column when the table is created.
 
 PARTITION_BY: Final = "partition_by"
 CLUSTER_BY: Final = "cluster_by"

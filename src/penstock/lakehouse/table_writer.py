@@ -1,9 +1,9 @@
 """Writers of a table's rows, to as many data files as they need, each for one partition.
 
-In: batches in the table's Arrow schema, the table's layout. Out: a WrittenFile per file, durable on
-return. Files of all partitions lie in the table's folder: the log tells each file's partition.
-Memory holds one row group in all, however many partitions there are, and at most ``_MOST_OPEN``
-files that are being written. The partition with the most rows in memory is written first.
+``TableWriter`` takes batches in the table's Arrow schema, and returns a WrittenFile per file,
+durable on return. Files of all partitions lie in the table's folder: the log records each file's
+partition. Memory holds one row group in all, however many partitions there are, and at most
+``_MOST_OPEN`` open files. The partition with the most bytes in memory is written first.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout
 
 _MOST_OPEN: Final = 64
-"""Files that are open at a time. Later rows for the partition of a closed file go to a new one, as
-they do if several tasks write."""
+"""Files that are open at a time. Later rows for the partition of a closed file go to a new file."""
 _MOST_HELD: Final = 1024
 """Partitions that may have waiting rows: each costs more memory than its rows."""
 

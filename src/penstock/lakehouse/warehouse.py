@@ -1,7 +1,7 @@
 """The warehouse: the root of a node's Delta tables, with a folder per schema, and in it per table.
 
-In: its URI, and a Spark session if the store needs one. Out: open and new tables, the cuts table,
-places for files that executors must read. The catalog knows which tables there are.
+A ``Warehouse`` opens and creates tables, and has the cuts table, the side tables and a folder for
+temporary files that executors must read. The catalog knows which tables exist.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class Warehouse:
 
     @cached_property
     def conflicts(self) -> SideTable:
-        """The table of changes, of all subscriptions, that could not be applied as they came."""
+        """The table of all subscriptions' changes that could not be applied as received."""
         return self._side_table("conflicts", CONFLICTS)
 
     @cached_property
     def messages(self) -> SideTable:
-        """The table of messages that publishers' sessions have emitted, of subscriptions that take
-        them."""
+        """The table of messages that publishers' sessions have emitted, for subscriptions that ask
+        for them."""
         return self._side_table("messages", MESSAGES)
 
     @cached_property
@@ -196,7 +196,7 @@ class Warehouse:
         )
 
     def _check_owner(self, table: DeltaTable, name: TableName) -> None:
-        """Raise DuplicateObject if the file system takes the folders of two names for one.
+        """Raise DuplicateObject if two names have the same folder in this file system.
 
         A table that was moved here by hand, from the folder of its own name, is accepted.
         """
@@ -225,8 +225,8 @@ class Warehouse:
         return f"{self.uri}/{OWN_FOLDER}/staging"
 
 
-# A warehouse as a transaction block sees it: with the tables that the block itself has made, whose
-# first log entries are held in memory. Only those who read a log through its storage find them.
+# A warehouse as a transaction block sees it, with the tables that the block itself has created.
+# Their first log entries are held in memory, so only readers that use this storage find them.
 
 
 class BlockWarehouse(Warehouse):
@@ -245,8 +245,8 @@ class BlockWarehouse(Warehouse):
     def create(
         self, schema: str, table: str, columns: TableSchema, layout: TableLayout = NO_LAYOUT
     ) -> DeltaTable:
-        """Make a table that only this block sees. Raises FeatureNotSupported in an object store:
-        if the store does not answer, COMMIT could not take the table back. Raises DuplicateObject.
+        """Create a table that only this block sees. Raises DuplicateObject; FeatureNotSupported in
+        an object store: if it does not answer, COMMIT could not take the table back.
         """
         self.check_there()
         if not self.storage.is_local:
@@ -277,7 +277,7 @@ class BlockWarehouse(Warehouse):
 
 
 def remove_empty_folders(storage: Storage, table_uri: str) -> None:
-    """Remove the empty folders at a URI that is no table. The log folder is left to its maker."""
+    """Remove the empty folders at a URI that is no table, except for a log folder."""
     for folder in (pairs_folder(table_uri), table_uri):
         storage.remove_empty_folder(folder)
 

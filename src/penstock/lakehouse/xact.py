@@ -1,11 +1,11 @@
-"""Commits of one table: the next entry of its log is put, or it is known why not (xact.c).
+"""Commits of one table: put the next entry of its log, and find out what became of it (xact.c).
 
-In: what the next version does. Out: that version, durable on return; CommitConflict if another
-writer was first. A store may do a put that it has not answered. After such an error the entry is
-open: it may be there, now or later, and ``settle`` finds out.
+A commit puts the next version, durable on return, or raises CommitConflict if another writer was
+first. A store may carry out a put without answering. After such an error the entry is open: it may
+exist, now or later, and ``settle`` finds out.
 
-Nobody else puts entries. The caller decides what a version does, and whether to try again after a
-lost race; ``log_store`` knows how each kind of store puts one entry.
+Nobody else puts entries. The caller decides which actions a version has, and whether to try again
+after a lost race; ``log_store`` puts one entry into each kind of store.
 
     put ---> there (returns)
          |-> another writer's is there (CommitConflict): nothing of ours will come
@@ -94,9 +94,8 @@ class TableLog:
         return entry
 
     def settle(self) -> int | None:
-        """Return the version of the last entry, durable, if it is there although its put has
-        raised; None if it is not, and never will be. Raises StorageError if that cannot be found
-        out.
+        """Return the version of the last entry, durable, if it exists although its put has raised;
+        None if it does not, and never will. Raises StorageError if that cannot be found out.
 
         In an object store the put may still be under way, so the entry is put again if it is
         absent.
@@ -150,9 +149,9 @@ class TableLog:
         self._open = None
 
     def _may_come(self, version: int, error: BaseException) -> bool:
-        """Tell whether an entry whose put has raised ``error`` may be there, now or later. Only in
-        a local warehouse a look can rule that out: an object store may have done a put that it did
-        not answer, or do it later."""
+        """Tell whether an entry whose put has raised ``error`` may exist, now or later. A look can
+        rule that out only in a local warehouse: an object store may carry out a put that it did not
+        answer, even later."""
         if isinstance(error, CommitConflict):
             return False
         if not self.storage.is_local:
@@ -163,10 +162,10 @@ class TableLog:
             return True
 
 
-# Elapsed time that does not depend on one clock: for how long a loaded version is trusted.
+# Elapsed time by two clocks, which decides for how long a loaded version is trusted.
 #
 # The time of day may be set back, and the time since the machine's start may stand still while it
-# is suspended or its image is moved. The clock that says more is believed.
+# is suspended or its image is moved. So the clock that shows more counts.
 
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -183,5 +182,5 @@ class Elapsed:
 
     @property
     def seconds(self) -> float:
-        """The seconds that have passed by the clock that says more."""
+        """The seconds that have passed, by the clock that shows more."""
         return max(time.time() - self._time, _steady() - self._since_start)
