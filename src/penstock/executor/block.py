@@ -1,10 +1,10 @@
 """The tables of the lake as one transaction block sees and changes them.
 
-In: consistent points, the leaves that statements change, rows that go and files just written. Out:
-positions that include the block's own changes, tables that statements read, and the staged changes
-for COMMIT. Before COMMIT, tables that the block makes exist only here, as values. The block locks
-nothing: if others commit to the same rows meanwhile, the next statement that reads a later point
-finds out, or COMMIT does. A block that is not committed leaves no files.
+A block stages deleted rows and written files of the leaves that its statements change. Later
+statements read the tables with these changes, and COMMIT commits them. Before COMMIT, tables that
+the block creates exist only here, as values. The block locks nothing: if others commit changes to
+the same rows, the next statement that reads a later point fails, or COMMIT does. A block that is
+not committed leaves no files.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from penstock.walsender.sequencer import Position
 Result = TypeVar("Result")
 
 _MAX_MESSAGE_BYTES: Final = 256 << 20
-"""The most that a block's messages may hold together. They stay in memory until COMMIT, which
-writes them as one value of the node's state; SQLite's values have less than 1 GB."""
+"""The largest total size of a block's messages. They stay in memory until COMMIT, which writes them
+as one value of the node's state; SQLite's values have less than 1 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class LakeBlock:
 
     @property
     def changes(self) -> list[StagedChange]:
-        """Changes of the tables that do not stay as they are."""
+        """The staged changes, one for each changed table."""
         return [change for change in self.staged.changes.values() if not change.empty]
 
     @property
     def made(self) -> tuple[MadeTable, ...]:
-        """Tables that the block makes; their sequences stand where the block has advanced them."""
+        """Tables that the block creates; their sequences are as the block has advanced them."""
         return tuple(self._as_they_are(table) for table in self.staged.tables.values())
 
     def _as_they_are(self, table: MadeTable) -> MadeTable:
@@ -97,7 +97,7 @@ class LakeBlock:
 
     def define(self, catalog: Catalog, run: Callable[[BlockCatalog, Warehouse], Result]) -> Result:
         """Run a command on the block's own catalog and warehouse, and stage the tables that it
-        makes and drops there. Raises what the command raises; then nothing has changed."""
+        creates and drops. Raises the command's errors; then nothing has changed."""
         own, warehouse = self.catalog(catalog), self._own_warehouse()
         result = run(own, warehouse)
         tables = {
@@ -115,7 +115,7 @@ class LakeBlock:
         return result
 
     def with_made(self, position: Position) -> Position:
-        """Return the position with the tables that the block has made, all of them without rows."""
+        """Return the position with the tables that the block has created, still without rows."""
         made = dict.fromkeys(self.staged.tables, 0)
         return replace(position, versions={**position.versions, **made}) if made else position
 
@@ -141,9 +141,9 @@ class LakeBlock:
 
     def open(self, leaf: LakeTable, version: int | None, *, to_insert: bool = False) -> OpenTable:
         """Open a leaf at a version, or at the newest one, with the block's changes. ``to_insert``:
-        rows are only added, so that deletion vectors of others need not be read.
+        rows are only added, so the deletion vectors of others are not read.
 
-        Raises FeatureNotSupported if only Delta itself knows what the table asks of its writers,
+        Raises FeatureNotSupported if the table has features that only Delta itself can maintain,
         and UndefinedTable.
         """
         state, change = self._open(leaf, version), self.staged.changes.get(leaf.oid)
@@ -186,7 +186,7 @@ class LakeBlock:
         written: Sequence[WrittenFile],
         pairs: Sequence[WrittenFile] = (),
     ) -> None:
-        """Stage a change of a leaf: rows ``gone`` from it as it was last opened, and files
+        """Stage a change of a leaf: ``gone`` rows of the version that was last opened, and files
         ``written`` to its folder."""
         uri, state = leaf.uri or "", self._states[leaf.oid]
         self.wrote(uri, written)
@@ -212,17 +212,17 @@ class LakeBlock:
         self.staged = replace(self.staged, messages=messages, message_bytes=total)
 
     def wrote(self, folder: str, files: Iterable[WrittenFile]) -> None:
-        """Note files that ``end`` removes unless the block's commit names them."""
+        """Note new files. ``end`` removes them unless ``keep`` was called for them."""
         self._written += [file_uri(folder, file.path) for file in files]
 
     def keep(self, changes: Iterable[StagedChange]) -> None:
-        """Keep the files of these changes, which versions of tables may name from now on. Even
-        commits that are taken back need them: readers of older versions and followers of the
+        """Keep the files of these changes: versions of tables may name them from now on. Files of
+        commits that were taken back are kept, too: readers of older versions and followers of the
         table's log still read them."""
         self._kept = set[str]().union(*(change.uris() for change in changes))
 
     def end(self) -> None:
-        """End the block and remove the files that nobody needs."""
+        """End the block and remove its files that are not kept."""
         gone = [uri for uri in self._written if uri not in self._kept]
         folders, self._folders = self._folders, set()
         self.staged, self._states, self._written = Staged(), {}, []
@@ -233,7 +233,7 @@ class LakeBlock:
 
     def _state(self, oid: int, uri: str, version: int) -> TableState:
         """Return the leaf's state at a version. The last state is kept from statement to statement,
-        so that few log entries are read again."""
+        so few log entries are read again."""
         state, storage = self._states.get(oid), self.warehouse.storage
         if state is None or state.version > version:
             state = load_at(storage, uri, version)

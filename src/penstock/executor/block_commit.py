@@ -1,14 +1,14 @@
 """COMMIT of a transaction block: the commits of its tables, all of them or none.
 
-In: what the block has staged. Out: one more version of each table, and one transaction of the
-node's log. A block over several tables first writes down everything that its commits need
-(``catalog.block_commits``). Whoever finds that record goes on with the commits, or takes back those
-already made if another writer was first at the rows of a table. The sequencer waits meanwhile
+COMMIT puts one more version of each changed table, and the node's log gets one transaction. A block
+over several tables first records everything that its commits need (``catalog.block_commits``). If
+COMMIT is interrupted, any session that finds the record completes the commits; if another writer
+has changed the same rows of a table first, it takes them back. The sequencer waits meanwhile
 (``walsender.sequencer``). Readers who open the tables directly may see one commit before another.
 
-COMMIT PREPARED does the same with what PREPARE TRANSACTION has written down (``two_phase``). It
-writes down even a block of one table, so that nothing is put twice. If its commits are taken back,
-the transaction is still prepared.
+COMMIT PREPARED does the same with the record of PREPARE TRANSACTION (``two_phase``). It records
+even a block of one table, so nothing is put twice. If its commits are taken back, the transaction
+is still prepared.
 """
 
 from __future__ import annotations
@@ -97,14 +97,14 @@ class CommitBlocks:
         self._new: Final = NewTables(warehouse)
 
     def commit(self, block: LakeBlock, *, alone: bool = False, apart: bool = False) -> None:
-        """Commit what the block has staged. ``alone``: it holds one statement, which found its rows
+        """Commit the staged changes. ``alone``: the block holds one statement, which found its rows
         in the newest versions, has the turn of its keys, and changes no row that is held.
-        ``apart``: each table is committed by itself, as a subscription fills them: its cuts may
-        come between two of them.
+        ``apart``: commit each table by itself, since a subscription fills them and its cuts may
+        come between two commits.
 
-        If it raises PenstockError, nothing is committed (CommitConflict: others were first at some
-        row or have altered a table, 23505: at some key, 42P07: at some name), except after 40003
-        with ``apart``; after an error of a store the outcome is open until ``finish``."""
+        After PenstockError nothing is committed, except after 40003 with ``apart``. CommitConflict:
+        others were first to change a row or have altered a table; 23505: to use a key; 42P07: to
+        use a name. After an error of a store the outcome is open until ``finish``."""
         changes, tables, messages = block.changes, block.made, block.staged.messages
         if not (changes or tables or messages):
             return
@@ -140,16 +140,16 @@ class CommitBlocks:
             self._checkpoint([(commit, (version, state))])
 
     def put_into_log(self) -> None:
-        """Put what is committed into the node's log. An error is only logged: the rows are
-        committed all the same, and the sequencer tries again."""
+        """Put new commits into the node's log. An error is only logged: the rows are committed, and
+        the sequencer tries again."""
         try:
             self._sequencer.step()
         except StorageError as error:
             log.warning("commits are not in the log yet: %s", error.message)
 
     def prepare(self, prepared_id: str, changes: Sequence[StagedChange]) -> None:
-        """Mark the block as prepared and put PREPARE into the log, provided that it could be
-        committed now. Raises PenstockError (23505, 40001) if it could not."""
+        """Mark the block as prepared and put PREPARE into the log. Raises PenstockError (23505,
+        40001) if the block could not be committed now."""
         with self._sequencer.one_transaction():
             self._finish_before(changes)
             block = BlockCommit("", tuple(_tables(changes)), "")
@@ -167,9 +167,9 @@ class CommitBlocks:
                     put_prepare(t, found, changes, [state.version for state in states], time)
 
     def give_up(self, prepared_id: str) -> bool:
-        """End a PREPARE TRANSACTION that has failed. Return True if it is forgotten and subscribers
-        were not told of it; else it is rolled back, its files are left, and False is returned.
-        Raises StorageError."""
+        """End a PREPARE TRANSACTION that has failed. Return True if the log had no PREPARE: then
+        all trace of it is gone. Else roll it back, leave its files, and return False. Raises
+        StorageError."""
         with self._sequencer.one_transaction(), self._sequencer.recording() as (t, time):
             found = t.prepared_blocks.get(prepared_id)
             if found is not None and found.prepare is not None:
@@ -188,7 +188,7 @@ class CommitBlocks:
                 put_rollback(t, found, time)
 
     def commit_prepared(self, find: Callable[[], PreparedBlock]) -> None:
-        """Commit the prepared transaction that ``find`` returns. Raises what ``find`` raises, and
+        """Commit the prepared transaction that ``find`` returns. Raises the errors of ``find``, and
         PenstockError; then nothing is committed, and it is still prepared."""
         with self.prepared(find) as prepared:
             changes = changes_in(prepared.content)
@@ -206,8 +206,8 @@ class CommitBlocks:
 
     @contextmanager
     def prepared(self, find: Callable[[], PreparedBlock]) -> Iterator[PreparedBlock]:
-        """Yield the prepared transaction that ``find`` returns. Nobody else commits it while
-        inside, and a commit of it that was left over is finished first."""
+        """Yield the prepared transaction that ``find`` returns. Inside, nobody else commits it. An
+        interrupted commit of it is finished first."""
         with self._sequencer.one_transaction():
             found = find()
             left = [block for block in self._left() if block.prepared == found.id]
@@ -218,7 +218,7 @@ class CommitBlocks:
     def _finish_before(
         self, changes: Sequence[StagedChange], tables: Collection[MadeTable] = ()
     ) -> None:
-        """Finish the blocks that were left over in these tables or under the names of new ones."""
+        """Finish interrupted blocks that have these tables, or new ones of the same names."""
         names = names_of(tables)
         for left in self._left():
             touched = not _tables(changes).isdisjoint(left.relations)
@@ -232,8 +232,8 @@ class CommitBlocks:
                 commit.checkpoint(version, state.properties)
 
     def finish(self) -> None:
-        """Finish every block that a crash or an error of a store has left between two commits. What
-        cannot be finished now is left for the next time."""
+        """Finish every block that a crash or an error of a store has left between two commits. A
+        block that cannot be finished now is left for the next call."""
         with self._sequencer.one_transaction():
             try:
                 left = self._left()
@@ -251,8 +251,8 @@ class CommitBlocks:
             log.warning("transaction blocks are not in the log yet: %s", error.message)
 
     def settled(self, relations: Iterable[int]) -> bool:
-        """Return False if commits to these tables were under way, so that what was read of them
-        may be half a block. They are over on return, unless they wait for a store."""
+        """Return False if commits to these tables were under way: the caller may have read half a
+        block. On return they are over, unless they wait for a store."""
         with self._catalog.read() as t:
             under_way = t.block_commits.touch(relations)
         if under_way:
@@ -261,8 +261,8 @@ class CommitBlocks:
         return not under_way
 
     def finish_those_of(self, relations: Collection[int]) -> None:
-        """Finish the blocks of these tables, before their newest versions are read or changed as a
-        whole. Raises PenstockError (40001) if a block is still not finished."""
+        """Finish the blocks of these tables, before their newest versions are read or replaced.
+        Raises PenstockError (40001) if a block cannot be finished."""
         for _ in range(_TRIES):
             if self.settled(relations):
                 return
@@ -299,8 +299,8 @@ class CommitBlocks:
         return list(zip(commits, zip(versions, states, strict=True), strict=True))
 
     def _note(self, staged: Keeps, block: BlockCommit, messages: Sequence[BlockMessage]) -> None:
-        """Write the block down. If the store fails it may have kept the record, which is therefore
-        deleted. Raises PenstockError."""
+        """Record the block. If the store fails, it may still have the record, so delete it. Raises
+        PenstockError."""
         try:
             with self._catalog.write() as t:
                 self._new.check(t, block.made)
@@ -340,8 +340,8 @@ class CommitBlocks:
         commits: Sequence[StagedCommit],
         states: Sequence[TableState | None],
     ) -> list[int | None]:
-        """Put the commits and return their versions, or None for each if a store failed although
-        all of them are there. Raises PenstockError if none is left, now or after ``finish``."""
+        """Put the commits and return their versions. All are None if a store failed, but all
+        commits exist. Raises PenstockError if none is left, now or after ``finish``."""
         versions: list[int | None] = []
         try:
             for table in block.made:
@@ -368,8 +368,8 @@ class CommitBlocks:
         commits: Sequence[StagedCommit],
         error: PenstockError,
     ) -> bool:
-        """Take the commits back after an error. Return False, and leave them, if all of them are
-        there nevertheless: a store may fail after it has done its work."""
+        """Take the commits back after an error. If all of them exist nevertheless, leave them and
+        return False: a store may fail after it has done its work."""
         undone = replace(block, undone=True)
         try:
             if self._is_there(block, commits):
@@ -388,7 +388,7 @@ class CommitBlocks:
         return True
 
     def _keep_named(self, staged: Keeps, commits: Sequence[StagedCommit]) -> None:
-        """Keep only the files that versions name: others may be what has filled the disk."""
+        """Keep only the files that versions name: the others may have filled the disk."""
         storage = self._warehouse.storage
         try:
             staged.keep([each.change for each in commits if is_named(storage, each.change)])
@@ -396,8 +396,8 @@ class CommitBlocks:
             log.warning("files of a transaction block are left: %s", error.message)
 
     def _is_there(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> bool:
-        """Tell whether the log has the block, or will have it: every table that still exists has
-        its commit, and none was taken back. Such a block stays committed."""
+        """Tell whether the log has the block, or will have it. It does if every table that still
+        exists has its commit, and none was taken back. Such a block stays committed."""
         self._warehouse.check_there()  # else every table would be taken for dropped
         if not all(map(self._new.is_there, block.made)):
             return False
@@ -423,8 +423,7 @@ class CommitBlocks:
             return t.block_commits.all()
 
     def _finish(self, block: BlockCommit) -> None:
-        """Commit the block or roll it back. If it raises PenstockError, the block is left over
-        still."""
+        """Commit the block or roll it back. After PenstockError the block is still unfinished."""
         changes = changes_in(block.content)
         commits = self._commits(block, changes)
         if block.undone:
@@ -472,8 +471,8 @@ def _tables(changes: Iterable[StagedChange]) -> set[int]:
     return {change.relation for change in changes}
 
 
-# Owners of the files that a commit names. A block removes its files when it ends unless it was told
-# to keep them; a prepared transaction's files stay until it has ended.
+# Owners of the files that a commit names. A block removes its files when it ends, except those that
+# it must ``keep``. A prepared transaction's files stay until it has ended.
 
 
 class Keeps(Protocol):
@@ -490,8 +489,8 @@ class Kept:
         """Do nothing: the files stay anyway."""
 
 
-# Two errors of stores, one after the other, can leave it unknown whether a block is committed
-# (40003). ``unknown`` makes the client's error of both, with a hint what to do.
+# After two errors of stores in a row it may be unknown whether a block is committed (40003).
+# ``unknown`` makes one error of both for the client, with a hint what to do.
 
 _LATER: Final = (
     "It is committed or rolled back, as a whole, when its tables and the node's state can be "
@@ -515,13 +514,12 @@ def unknown(
     )
 
 
-# COMMIT of a block that has made tables. It first puts the tables' logs, without rows; then it
-# commits their rows as it does to other tables; with the end of the block it enters the tables into
-# the catalogs.
+# COMMIT of a block that has created tables. It first puts the tables' logs, without rows. Then it
+# commits their rows as those of other tables. When the block ends, it enters the tables into the
+# catalogs, in the same transaction that deletes the block's record.
 #
-# In: the record of a block. Out: first log entries, put or taken back; rows of the catalogs, in the
-# same transaction that forgets the block. Until then nobody on the node knows the tables
-# (``BlockCommits.makes``), and nobody else can take their names.
+# Until then nobody on the node knows the tables (``BlockCommits.makes``), and nobody else can take
+# their names.
 
 
 class NewTables:
@@ -531,8 +529,8 @@ class NewTables:
         self._warehouse: Final = warehouse
 
     def check(self, t: CatalogTransaction, tables: Iterable[MadeTable]) -> None:
-        """Check that the tables can be created now, whatever others have done since the block
-        made them.
+        """Check that the tables can still be created: others may have changed the catalogs since
+        the block created them.
 
         Raises PenstockError (3F000, 42704, 42710, 42P07).
         """
@@ -570,8 +568,8 @@ class NewTables:
         return table.table_id in found
 
     def undo(self, table: MadeTable, change: StagedChange | None, block: str) -> bool:
-        """Remove the table with its files. Return False if others have written to it: then it
-        stays, and the caller must take back its rows. Raises StorageError."""
+        """Remove the table with its files. If others have written to it, leave it and return False:
+        the caller must then take back its rows. Raises StorageError."""
         storage = self._warehouse.storage
         if self.is_there(table):
             listing = list_log(storage, table.uri)
@@ -595,8 +593,8 @@ class NewTables:
 
     @staticmethod
     def enter(t: CatalogTransaction, tables: Collection[MadeTable]) -> None:
-        """Enter the tables into the catalogs. From now on everybody knows them, and follows them
-        from before their first rows."""
+        """Enter the tables into the catalogs. From now on they are visible, and are followed from
+        before their first rows."""
         for table in tables:
             t.tables.add(table.row)
             for sequence in table.sequences:

@@ -1,9 +1,8 @@
 """Rows that prepared transactions change: nobody else on the node may change them until they end.
 
-In: prepared transactions of the catalog, statements and blocks that are about to commit. Out: error
-40001 for whoever would change one of those rows. PostgreSQL keeps such rows locked and lets others
-wait. Here nobody waits; still no other session of the node can change the rows of a COMMIT
-PREPARED. Writers outside of the node know nothing of this.
+A statement or block that would change one of those rows gets error 40001. PostgreSQL keeps such
+rows locked and lets others wait; here nobody waits. But no other session of the node can change the
+rows before COMMIT PREPARED. Writers outside of the node are not stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from penstock.pipeline.query import Interrupts
 from penstock.sqlstate import SerializationFailure
 
 _POLL_S: Final = 0.1
-"""Seconds between two looks of a waiting session whether it was cancelled."""
+"""Seconds after which a waiting session checks again whether it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Held:
 
     @classmethod
     def read(cls, t: CatalogTransaction, relations: Collection[int]) -> Held:
-        """Read what prepared transactions change in these tables."""
+        """Read the changes of prepared transactions to these tables."""
         found = (
             (block.gid, change)
             for block in t.prepared_blocks.holding(relations)
@@ -60,15 +59,15 @@ class Held:
             )
 
     def check_tables(self) -> None:
-        """Raise SerializationFailure if any row is held. This is for statements of which nobody
-        knows beforehand which rows they will change."""
+        """Raise SerializationFailure if any row is held. Called for statements whose rows are not
+        known beforehand."""
         for gid, change in self.changes:
             if change.gone:
                 raise held_error(gid, change)
 
     def check_emptied(self) -> None:
-        """Raise SerializationFailure if anything is held. This is for statements that remove all
-        rows: prepared rows would come after them, and subscribers that have prepared the same
+        """Raise SerializationFailure if anything is held. Called for statements that remove all
+        rows: prepared rows would be added after them, and subscribers that have prepared the same
         transaction would wait for themselves."""
         for gid, change in self.changes:
             raise held_error(gid, change)
@@ -85,10 +84,10 @@ class HeldRows:
 
     @contextmanager
     def changing(self, relations: Iterable[int], *, new_rows: bool = False) -> Iterator[Held]:
-        """Run a statement that finds its rows and commits inside; yield what is held. A PREPARE
+        """Yield the held rows to a statement that finds its rows and commits inside. A PREPARE
         TRANSACTION that begins from now on waits for its end (``wait_for_statements``).
-        ``new_rows``: new rows of others concern it, too, as it removes all rows or looks for
-        keys."""
+        ``new_rows``: new rows of others concern the statement, too, since it removes all rows or
+        checks keys."""
         number, tables = next(self._numbers), frozenset(relations)
         with self._ended:
             self._running[number] = tables, new_rows
@@ -100,13 +99,13 @@ class HeldRows:
                 self._ended.notify_all()
 
     def now(self, relations: Collection[int]) -> Held:
-        """Return what is held of these tables now."""
+        """Return the rows of these tables that are held now."""
         with self._catalog.read() as t:
             return Held.read(t, relations)
 
     def wait_for_statements(self, changes: Iterable[StagedChange], interrupts: Interrupts) -> None:
-        """Wait for the running statements that began before the transaction was written down, and
-        so may not know of it. Raises PenstockError (57014)."""
+        """Wait for running statements that began before the transaction was recorded, and so may
+        not have read its rows. Raises PenstockError (57014)."""
         touched = {change.relation: bool(change.gone) for change in changes}
         with self._ended:
             before = {
@@ -120,7 +119,7 @@ class HeldRows:
 
 
 def held_error(gid: str, change: StagedChange) -> SerializationFailure:
-    """Return the error for a statement that would change a row, or bring a key, of a prepared
+    """Return the error for a statement that would change a row, or insert a key, of a prepared
     transaction."""
     return SerializationFailure(
         "could not serialize access due to concurrent update",

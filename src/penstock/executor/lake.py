@@ -1,7 +1,7 @@
 """Rows of the lake for sessions: COPY, SELECT and changes.
 
-In: requests with the consistent point that they read. Out: answers. ``tables`` checks names and
-rights, ``sql`` understands the statements, ``pipeline`` reads the rows, ``modify`` changes them.
+Each request comes with the consistent point that it reads. ``tables`` checks names and rights,
+``sql`` analyzes the statements, ``pipeline`` reads the rows, ``modify`` changes them.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class CopyRequest:
 
 class SparkLake:
     """``services.Lake`` for all sessions. ``max_prepared``: the most transactions that may be
-    prepared. ``oldest``: returns the position from which on slots need the log. ``indexes``: of the
-    keys in files."""
+    prepared. ``oldest``: returns the position from which slots need the log. ``indexes``: indexes
+    of the keys in files."""
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class SparkLake:
         )
 
     def within(self, block: LakeBlock) -> SparkLake:
-        """Return the lake for the next statement of a block: it has the tables that the block has
-        made."""
+        """Return the lake for the next statement of a block, with the tables that the block has
+        created."""
         lake = copy(self)
         lake._look(block.warehouse, block.catalog(self._catalog))
         return lake
@@ -211,8 +211,8 @@ class SparkLake:
         return self._changes.stage(statement, at, writer, block)
 
     def commit(self, block: LakeBlock) -> None:
-        """Commit what the block has staged. If it raises PenstockError, nothing is committed
-        (40001), or the outcome is as ``CommitBlocks`` says."""
+        """Commit the block's staged changes. After PenstockError nothing is committed (40001), or
+        the outcome is that of ``CommitBlocks.commit``."""
         try:
             self.blocks.commit(block)
         except CommitConflict as error:
@@ -224,8 +224,8 @@ class SparkLake:
     def prepare(
         self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts
     ) -> None:
-        """Run PREPARE TRANSACTION. ``block``: None if it has changed nothing. If it raises
-        PenstockError, nothing is prepared, or the outcome is as ``TwoPhase`` says."""
+        """Run PREPARE TRANSACTION. ``block``: None if nothing has changed. After PenstockError
+        nothing is prepared, or the outcome is that of ``TwoPhase.prepare``."""
         try:
             self.prepared.prepare(gid, block, role, interrupts)
         finally:
@@ -265,7 +265,7 @@ def _check_names(
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Turn Spark's errors into ours; the first line of theirs says what is wrong."""
+    """Turn Spark's errors into ours, with the first line of the message."""
     try:
         yield
     except PySparkException as error:
@@ -275,8 +275,8 @@ def spark_errors() -> Iterator[None]:
 
 
 def _failure(message: str, trace: str, sqlstate: str | None = None) -> PenstockError:
-    """Return our error for one of Spark's. ``trace``: with the causes, since the message of a
-    failed job need not name them."""
+    """Return our error for one of Spark's. ``trace`` has the causes, which the message of a failed
+    job may lack."""
     told = error_in_text(trace)
     if told is not None:
         return told

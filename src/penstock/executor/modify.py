@@ -1,9 +1,8 @@
 """INSERT, UPDATE, DELETE and TRUNCATE on tables of the lake.
 
-In: the statement of a session. Out: one Delta commit of each table that has rows, and the number
-of rows. Rows find their partition as in PostgreSQL, and a row that belongs nowhere is refused
-before anything is committed. ``ModifyTables`` chooses how a statement is run: the classes below run
-it.
+A statement makes one Delta commit of each table that has rows to change, and returns the number of
+rows. Rows are routed to partitions as in PostgreSQL; a row that belongs to none is refused before
+anything is committed. ``ModifyTables`` chooses one of the classes below, which run the statement.
 """
 
 from __future__ import annotations
@@ -172,22 +171,21 @@ class ModifyTables:
 #     in a block    read at the block's position -> stage              -> COMMIT
 #     by itself     read the newest versions     -> stage, check keys  -> commit, or read again
 #
-# In: planned statements and their block. Out: the number of rows; the block has the files and
-# positions then, or nothing if the statement fails. What cannot be staged (what only Delta itself
-# can write, very large tables, in a block also tables that a subscription fills) is refused in a
-# block, and is left to Spark outside of one.
+# If the statement fails, the block gets nothing. Some changes cannot be staged: those of very large
+# tables, of tables that only Delta itself can write, and in a block of tables that a subscription
+# fills. They are refused in a block; outside of one Spark runs them.
 
 MAX_BYTES: Final = 8 << 20
-"""The most bytes that the files of an UPDATE's or DELETE's tables may have together outside of a
-block: so much is read and written here before Spark would have begun."""
+"""Outside of a block, the most bytes of all files of an UPDATE's or DELETE's tables. This process
+reads and writes as much before Spark would have begun."""
 _MAX_BLOCK_BYTES: Final = 1 << 30
-"""The same in a block, for which there is no other way: this process alone reads them."""
+"""The same in a block, whose statements only this process can run."""
 _INSERT: Final = "INSERT"
 _ATTEMPTS: Final = 20
 """Attempts at a statement while others change the same rows."""
 _CHANGE_FEED: Final = "delta.enableChangeDataFeed"
-"""The property of tables with a change data feed. Its readers need to see which new row was which
-old one, and only Delta's own UPDATE tells them."""
+"""The property of tables with a change data feed. Its readers need pairs of old and new rows, which
+only Delta's own UPDATE writes."""
 
 
 class ModifyByFiles:
@@ -219,8 +217,8 @@ class ModifyByFiles:
         return self._insert(found, opened, rows, block, self._held.now)
 
     def insert_alone(self, table: LakeTable, rows: NewRows, interrupts: Interrupts) -> int | None:
-        """Insert by a statement that is in no block, and return the number of its rows; None,
-        having read none, if only Delta itself knows what a table asks of its writers.
+        """Run an INSERT outside of a block, and return the number of its rows. If a table has
+        features that only Delta itself can maintain, read no rows and return None.
 
         Raises PenstockError (23502, 23505, 23514; 40001: a table was altered meanwhile; 40003).
         """
@@ -301,8 +299,8 @@ class ModifyByFiles:
     def rewrite_alone(
         self, table: LakeTable, change: RowChange, interrupts: Interrupts
     ) -> int | None:
-        """Run an UPDATE or DELETE that is in no block, and return the number of its rows; None,
-        having done nothing, if Spark has to run it.
+        """Run an UPDATE or DELETE outside of a block, and return the number of its rows. If Spark
+        has to run it, do nothing and return None.
 
         Raises PenstockError (23502, 23505, 23514, 55000; 40001: a table was altered, or others have
         always changed the same rows first; 40003).
@@ -419,9 +417,9 @@ def _has_change_feed(table: OpenTable) -> bool:
 
 # TRUNCATE of tables of the lake (tablecmds.c, ExecuteTruncate).
 #
-# In: the tables. Out: one commit of each leaf, marked as a TRUNCATE. A leaf without rows gets one,
-# too, since subscribers may have other rows in theirs. Spark runs it if only Delta itself knows
-# what the table asks of its writers.
+# Each leaf gets one commit, marked as a TRUNCATE. A leaf without rows gets one, too, since
+# subscribers may have other rows in theirs. Spark runs the statement if the table has features that
+# only Delta itself can maintain.
 
 _APP_ID: Final = "penstock.update"
 _IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
@@ -446,8 +444,8 @@ class TruncateTables:
                     self._by_spark(member, mark)
 
     def _by_files(self, leaf: LakeTable, mark: Mapping[str, object]) -> bool:
-        """Remove every file that is there at the commit. Return False, having done nothing, if only
-        Spark can do it."""
+        """Remove every file that exists at the commit. If only Spark can do that, do nothing and
+        return False."""
         storage, store = self._warehouse.storage, self._warehouse.store
         while True:
             try:
@@ -482,12 +480,12 @@ class TruncateTables:
         self._warehouse.log_of(uri).put(before, Commit(_OPERATION, user_metadata=mark))
 
 
-# INSERT into tables of the lake: the rows are written by this process where it can, else by a job
-# of Spark's. A row that belongs elsewhere, or nowhere, is refused before anything is committed.
+# INSERT into tables of the lake. This process writes the rows if it can, else a Spark job does. A
+# row that belongs to another table, or to none, is refused before anything is committed.
 
 CheckFiles = Callable[[Sequence[tuple[int, WrittenFile]]], None]
-"""A function that raises an error if rows may not come. It gets the files that were written, each
-with the number of its leaf."""
+"""A function that raises an error if new rows are not allowed. It gets the files that were written,
+each with the number of its leaf."""
 
 
 def write_rows(
@@ -497,8 +495,8 @@ def write_rows(
     check: CheckFiles,
 ) -> list[tuple[int, WrittenFile]]:
     """Write rows to files in the folders of their leaves, and return each file with the number of
-    its leaf. ``check`` is called with them, to raise if their rows may not come; only then is a
-    NULL in a later row reported. Raises PenstockError; nothing is left then."""
+    its leaf. ``check`` gets the files, and raises if their rows are not allowed; only then is a
+    NULL in a later row reported. Raises PenstockError; then all files are removed."""
     schema = schema_of(rows.known).arrow()
     destinations = [destination(leaf, schema) for leaf in opened]
     writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
@@ -528,8 +526,8 @@ def write_rows(
 
 
 class InsertBySpark:
-    """Insert rows by Spark, for all sessions, into tables of which only Delta itself knows what
-    they ask of their writers."""
+    """Insert rows by Spark, for all sessions, into tables with features that only Delta itself can
+    maintain."""
 
     def __init__(
         self, spark: Spark, catalog: Catalog, tables: LakeTables, unique: UniqueKeys
@@ -579,8 +577,8 @@ class InsertBySpark:
         return int(sum(counts.values()))
 
     def _check(self, rows: DataFrame, leaf: LakeTable) -> None:
-        """Check the leaf's unique keys. ``rows``: those that are to go there; columns that they
-        lack are NULL. Raises UniqueViolation."""
+        """Check the leaf's unique keys. ``rows``: the rows for this leaf; columns that they lack
+        are NULL. Raises UniqueViolation."""
         known = unique_keys(leaf, self._tables.columns(leaf))
         keys = [key for key in known if set(key.names) <= set(rows.columns)]
         if keys:
@@ -589,22 +587,21 @@ class InsertBySpark:
 
 # UPDATE and DELETE on tables of the lake.
 #
-# In: a change whose expressions Spark can name, and its table. Out: one Delta commit of each table
-# that has rows to change, and the number of rows. The commit's files do not say which new row was
-# which old one, so ``row_pairs`` tells that beside them. ``row_moves`` handles rows that leave
+# Spark makes one Delta commit of each table that has rows to change. The commit's files do not map
+# new rows to old ones, so ``row_pairs`` writes files that do. ``row_moves`` handles rows that leave
 # their partition.
 #
-# An UPDATE that sets columns of partition keys, but has found no row that moves, is run on the rows
-# that stay. If another writer has since put a row there that would move, that row is younger than
-# the statement, which leaves it as it is.
+# An UPDATE of partition keys that has found no row to move is run on the rows that stay. Another
+# writer may since have added a row that would move. That row is younger than the statement, which
+# does not change it.
 
 
 @contextmanager
 def staying(
     change: Change, routed: Route, session: SparkSession
 ) -> Iterator[Callable[[LakeTable], Change]]:
-    """Yield a function that restricts the change of a leaf to rows that stay in it. The Spark
-    functions that its condition calls exist in ``session`` while inside."""
+    """Yield a function that restricts the change of a leaf to rows that stay in it. Inside,
+    ``session`` has the Spark functions that its condition calls."""
     numbers = {leaf.oid: number for number, leaf in enumerate(routed.leaves)}
     function, keys = routed.function()
     name = f"penstock_{uuid.uuid4().hex}"
@@ -648,7 +645,7 @@ class Rewrites:
     def run_by_spark(
         self, table: LakeTable, change: Change, session: SparkSession, interrupts: Interrupts
     ) -> int:
-        """Change a table by Spark and return the number of rows. ``session``: has the change's
+        """Change a table by Spark and return the number of rows. ``session`` has the change's
         functions. Raises PenstockError, PySparkException."""
         leaves = self._tables.leaves(table)
         columns = self._tables.columns(table)
@@ -697,8 +694,7 @@ class Rewrites:
         return sum(self._commit(leaf, change_of(leaf), session) for leaf in leaves)
 
     def is_filled(self, table: LakeTable) -> bool:
-        """Tell whether a subscription fills the table, one of its partitions, or a table that it
-        is a partition of."""
+        """Tell whether a subscription fills the table, one of its partitions, or an ancestor."""
         leaves = self._tables.leaves(table)
         with self._catalog.read() as t:
             return _is_filled(t, table, leaves)
@@ -713,7 +709,7 @@ class Rewrites:
 
     def _touches(self, leaf: LakeTable, change: Change, session: SparkSession) -> bool:
         """Tell whether there are rows to change. The hash makes Spark compute all their new values,
-        so that errors in them come up here."""
+        so errors in them are raised here."""
         rows = self._changed_rows(leaf, change, session)
         return bool(rows.selectExpr("count(*)", "bit_xor(xxhash64(*))").collect()[0][0])
 
@@ -756,8 +752,8 @@ class Rewrites:
 def _read_files_apart(session: SparkSession) -> None:
     """Make Spark read each file in a task of its own. In a table without deletion vectors, Delta
     finds the files that have rows to change by ``input_file_name()``. That names the file which the
-    task is reading now, and the task may have gone on to the next file by the time that a Python
-    function has answered for a row.
+    task is reading now. When a Python function has computed a row's condition, the task may already
+    read the next file.
     """
     session.conf.unset(_PARTITIONS)
     session.conf.set(_FILE_COST, "1t")

@@ -1,7 +1,7 @@
-"""Routes of rows that sessions write: each row goes to a leaf of the table that is named.
+"""Routing of rows that sessions write: each row goes to a leaf of the named table.
 
-In: a table, the catalog, its columns. Out: ``Route``, for batches and Spark's frames that have all
-of those columns by their names in Delta, and destinations for what is written.
+``route`` returns the ``Route`` of a table's rows, for batches and Spark's frames that have all its
+columns by their names in Delta. ``destination`` returns where a leaf's rows are written.
 ``pipeline.routing`` compares a row with bounds, in this process and inside Spark's jobs.
 """
 
@@ -55,8 +55,8 @@ class Route:
         return frozenset[str]().union(*(level.columns for level in levels))
 
     def find(self, rows: pa.Table) -> Integers:
-        """Return the index of each row's leaf; a negative number for rows that ``error`` is
-        about."""
+        """Return the index of each row's leaf; a negative number, which ``error`` explains, for
+        rows without a leaf."""
         found: Integers = np.zeros(rows.num_rows, np.int64)
         if self.routing is not None:
             found = self.routing.find(rows)
@@ -65,8 +65,8 @@ class Route:
         return found
 
     def leaves_of(self, rows: pa.RecordBatch) -> Integers:
-        """Return the index of each row's leaf. Raises what ``error`` returns, for the first row
-        that has none."""
+        """Return the index of each row's leaf. Raises the ``error`` of the first row that has
+        none."""
         found = self.find(pa.Table.from_batches([rows]))
         wrong = np.flatnonzero(found < 0)
         if len(wrong):
@@ -103,8 +103,8 @@ class Route:
         return rows.withColumn(ROUTE, call)
 
     def check(self, rows: DataFrame, numbers: Iterable[int], columns: Sequence[LakeColumn]) -> None:
-        """Check that the rows of a frame have their leaves. ``rows``: with ``ROUTE``; ``numbers``:
-        those that occur in it; ``columns``: the table's. Raises PenstockError (23514)."""
+        """Check that every row of a frame has a leaf. ``rows`` has the column ``ROUTE``, in which
+        ``numbers`` occur; ``columns``: the table's. Raises PenstockError (23514)."""
         for number in numbers:
             if number < 0:
                 names = [quoted(column.delta) for column in columns]
@@ -130,7 +130,7 @@ def route(
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """A leaf that a statement reads, and writes files for. ``state``: with the changes of the
+    """A leaf that a statement reads, and writes files for. ``state`` includes the changes of the
     statement's block."""
 
     storage: Storage
@@ -155,8 +155,8 @@ def required_columns(
 def check_columns(
     tables: LakeTables, table: LakeTable, known: Sequence[LakeColumn], opened: Sequence[OpenTable]
 ) -> None:
-    """Check that a table and its leaves, as they are opened, still have the columns that rows were
-    made for. Raises PenstockError (40001)."""
+    """Check that a table and its opened leaves still have the columns for which the rows were
+    made. Raises PenstockError (40001)."""
     rows = schema_of(known).arrow()
     others = any(not _fits(leaf.schema.arrow(), rows) for leaf in opened)
     now = tables.columns(table) if table.partition_key else columns_of(opened[0].state)
@@ -171,8 +171,7 @@ def _fits(leaf: pa.Schema, rows: pa.Schema) -> bool:
 
 
 def destination(table: OpenTable, rows: pa.Schema) -> Destination:
-    """Return the destination of rows that are complete: their generated columns are already
-    computed."""
+    """Return the destination of complete rows, whose generated columns are already computed."""
     own = table.schema.arrow()
     at = tuple(rows.get_field_index(name) for name in own.names)
     made = GeneratedColumns(table.name)

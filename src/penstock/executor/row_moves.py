@@ -1,9 +1,8 @@
-"""UPDATE by Spark whose rows go to other partitions of a table (ExecCrossPartitionUpdate).
+"""UPDATE by Spark that moves rows to other partitions of a table (ExecCrossPartitionUpdate).
 
-In: a change and its table. Out: the commits of all partitions that it touches, as those of a
-transaction block: one transaction to subscribers, which takes place as a whole or not at all; or
-nothing if no row moves. Spark's tasks write the new rows; the driver holds the positions of the old
-ones.
+All partitions that the UPDATE touches are committed as the tables of a transaction block: all or
+none, and one transaction to subscribers. If no row moves, nothing is committed here. Spark's tasks
+write the new rows; the driver holds the positions of the old ones.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class RowMoves:
         *,
         filled: bool,
     ) -> int | None:
-        """Return the number of changed rows, or None, having done nothing, if no row moves.
-        ``filled``: a subscription fills the table, so that a cut of it may come between the two
+        """Return the number of changed rows. If no row moves, do nothing and return None.
+        ``filled``: a subscription fills the table, so one of its cuts may come between the two
         commits of a row that moves.
 
         Raises PenstockError (23514; 40001 if others were first at one of the rows),
@@ -97,7 +96,7 @@ def moves_of_filled() -> FeatureNotSupported:
 
 
 class _Job:
-    """Read and write the rows of one statement, at the tables' versions of now."""
+    """Read and write the rows of one statement, at the tables' newest versions."""
 
     def __init__(
         self,
@@ -143,8 +142,8 @@ class _Job:
     def stage(
         self, rows: DataFrame, counts: Mapping[tuple[int, int], int], block: LakeBlock
     ) -> None:
-        """Write all new rows and stage the changes of all leaves. ``counts``: rows by the leaf that
-        they were in and the one that they go to."""
+        """Write all new rows and stage the changes of all leaves. ``counts``: the number of rows by
+        old and new leaf."""
         opened = {n: self._open(n, block) for n in sorted({n for two in counts for n in two})}
         gone = self._gone(rows, opened)
         written = {two: self._write(rows, two, opened, counts[two]) for two in sorted(counts)}
@@ -205,7 +204,7 @@ class _Job:
         return found
 
     def _pairs(self, rows: DataFrame, number: int) -> list[WrittenFile]:
-        """Write files that tell which new rows of a leaf were which old ones."""
+        """Write files that map new rows of a leaf to old ones."""
         columns = self._paired[number]
         if not columns:
             return []

@@ -1,7 +1,7 @@
 """Pairs of old and new rows, for an UPDATE that changes the columns which identify rows.
 
-In: an UPDATE of one table, before it runs. Out: files of pairs and the mark for its commit. The
-pairs hold for the version that was read here: if the UPDATE reads a later one, readers ignore them.
+Files of pairs are written before an UPDATE of one table runs; its commit gets a mark that names
+them. The pairs hold for the version that was read here; readers ignore them for any other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAIRS: Final = "pairs"
 def paired_columns(
     table: LakeTable, columns: Sequence[LakeColumn], changed: Collection[str]
 ) -> tuple[LakeColumn, ...]:
-    """Return the columns that tell rows apart if any of them is changed: the key, or all columns if
+    """Return the columns that identify rows, if any of them is changed: the key, or all columns if
     there is no key. Return () if none is changed, or if the table has no replica identity.
     ``changed``: names in Delta."""
     if table.identity is None:

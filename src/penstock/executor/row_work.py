@@ -1,8 +1,8 @@
 """The rows of one small table that an UPDATE or DELETE changes, read and written by its files.
 
-In: the expressions to compute, a version of the table, the partition of each new row. Out: files
-and positions for a commit with deletion vectors, and pairs of old and new rows if an UPDATE changes
-their identity. Memory: a run of rows of one file, new values of 10,000 of them, and the pairs.
+``LeafWork`` computes the new values, routes each new row, and collects files and positions for a
+commit with deletion vectors. If an UPDATE changes the identity of rows, it also writes pairs of old
+and new rows. Memory holds a run of rows of one file, new values of 10,000 of them, and the pairs.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ values may be larger than old ones."""
 
 
 class LeafWork:
-    """Hold the state of one attempt on one leaf. ``gone``: path -> positions; ``files``: by the
-    number of the leaf that they are for.
+    """Hold the state of one attempt on one leaf. ``gone``: path -> positions; ``files``: new files
+    by the number of their leaf.
     ``keyed``: columns of the leaves' unique keys, by their names in Delta. If the change concerns
     keys, ``came`` holds the new values of these columns with each row's new leaf, and ``went``
-    holds where each row was.
+    holds each row's old place.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class LeafWork:
             self.files.setdefault(number, []).append(file)
 
     def write_pairs(self) -> Sequence[WrittenFile]:
-        """Write and return the files that say which new row was which old one."""
+        """Write and return the files that map each new row to its old one."""
         pairs = [table for table in self._pairs if table.num_rows]
         if pairs:
             folder, storage = pairs_folder(self.table.uri), self.table.storage
@@ -149,7 +149,7 @@ class LeafWork:
                     self.gone.setdefault(path, BitMap()).update(meant.tolist())
 
     def _files(self) -> list[tuple[str, DataFile]]:
-        """Return the files that may have rows which the condition holds for."""
+        """Return the files that may have rows for which the condition holds."""
         files = self.table.state.files
         keys = wanted_keys(columns_of(self.table.state), self._change.equal)
         if keys is None:
@@ -158,7 +158,7 @@ class LeafWork:
         return [(path, file) for path, file in files.items() if id(file) in may_have]
 
     def _meant(self, positions: Integers, batch: pa.RecordBatch) -> tuple[Integers, pa.RecordBatch]:
-        """Return the positions and rows that the condition holds for."""
+        """Return the positions and rows for which the condition holds."""
         if self._change.where is None:
             return positions, batch
         holds = pc.fill_null(self._values(self._change.where, batch), False)
@@ -187,8 +187,8 @@ class LeafWork:
             raise null_error(leaf, known, required[number], new.slice(at, 1))
 
     def _values(self, computed: Computed, rows: pa.RecordBatch) -> pa.Array:
-        """Return the value that is computed of each row. Raises PenstockError (57014: it was
-        cancelled meanwhile)."""
+        """Return the computed value of each row. Raises PenstockError (57014: the statement was
+        cancelled)."""
         arguments = (rows.column(column.delta) for column in computed.arguments)
         with self._interrupts.interrupting(connection().interrupt):
             try:

@@ -1,10 +1,10 @@
 """The rows and expressions of INSERT, UPDATE and DELETE.
 
-In: a parsed statement and its table. Out: ``NewRows``, the rows that an INSERT adds, or a
-``RowChange``, what an UPDATE or DELETE computes; ``modify`` writes files from them. For tables that
-only Spark can write, both become a ``Change``: Spark SQL without any text of the user's, which
-names functions that compute the values, and a file in the staging area with inserted rows. These
-are removed when the change is done.
+``LakeRows`` plans a parsed statement: ``NewRows`` are the rows that an INSERT adds, a ``RowChange``
+has the expressions of an UPDATE or DELETE. ``modify`` writes files from them. For tables that only
+Spark can write, both become a ``Change``: Spark SQL without any text of the user's. It names
+functions that compute the values, and a file in the staging area with inserted rows. These are
+removed when the change is done.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class Change:
     """A change of a table, without the table. ``kind``: insert, update or delete.
 
     ``columns``: those that an INSERT writes; ``rows``: the SELECT that returns them by those names,
-    with ``count`` rows. ``settings``: (column, value) of an UPDATE; ``tried``: the same for rows
-    that the condition may not hold for, with NULL instead of an error. ``where``: "" for every row.
-    ``required``: columns, by PostgreSQL's names, that an UPDATE sets and that hold no NULL.
+    with ``count`` rows. ``settings``: (column, value) of an UPDATE; ``tried``: the same with NULL
+    instead of an error, for rows that may not meet the condition. ``where``: "" for every row.
+    ``required``: NOT NULL columns, by PostgreSQL's names, that an UPDATE sets.
     """
 
     kind: str
@@ -82,7 +82,7 @@ class Change:
 
     @property
     def condition(self) -> str:
-        """The WHERE clause that stands after a table's name, or ""."""
+        """The WHERE clause that follows a table's name, or ""."""
         return f" WHERE {self.where}" if self.where else ""
 
     def on(self, table: str) -> str:
@@ -100,8 +100,7 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class NewRows:
     """Rows of an INSERT. ``known``: the table's columns when the rows were planned; ``columns``:
-    those that the rows have, in ``batches`` as c1 and so on. ``required``: columns that hold no
-    NULL."""
+    those that the rows have, in ``batches`` as c1 and so on. ``required``: NOT NULL columns."""
 
     known: tuple[LakeColumn, ...]
     columns: tuple[LakeColumn, ...]
@@ -133,7 +132,7 @@ class Computed:
 class RowChange:
     """UPDATE or DELETE. ``kind``: update or delete; ``known``: the table's columns when it was
     planned; ``where``: None for every row. ``equal``: columns that the condition compares with a
-    constant, and the constant's text. ``required``: columns that it sets and that hold no NULL."""
+    constant, and the constant's text. ``required``: NOT NULL columns that it sets."""
 
     kind: str
     known: tuple[LakeColumn, ...]
@@ -145,8 +144,8 @@ class RowChange:
 
 @contextmanager
 def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) -> Iterator[Change]:
-    """Yield the change as Spark SQL; the functions that it calls exist while inside. ``tolerant``:
-    with ``Change.tried``."""
+    """Yield the change as Spark SQL; inside, the functions that it calls exist. ``tolerant``: fill
+    ``Change.tried``."""
     functions: list[str] = []
 
     def call(computed: Computed, *, tolerant: bool = False) -> str:
@@ -255,7 +254,7 @@ class LakeRows:
 
     @contextmanager
     def staged(self, rows: NewRows, table: LakeTable) -> Iterator[Change]:
-        """Write the rows to the staging area, where they stay while inside. Raises
+        """Write the rows to the staging area, and remove them at the end of the block. Raises
         PenstockError."""
         folder = f"{self._warehouse.staging}/{uuid.uuid4()}"
         try:
@@ -278,7 +277,7 @@ class LakeRows:
         at: Position,
         writer: Writer,
     ) -> RowChange:
-        """Return what an UPDATE or DELETE computes. Raises PenstockError."""
+        """Return the expressions of an UPDATE or DELETE. Raises PenstockError."""
         known, sequences = self._tables.columns(table), self._tables.sequences(table)
         columns = {column.name: column for column in known}
         plan = analyze_change(
@@ -313,7 +312,7 @@ class LakeRows:
         at: Position,
         writer: Writer,
     ) -> dict[str, pa.Table]:
-        """Read what subqueries need, which goes to every task. Raises ProgramLimitExceeded."""
+        """Read the tables of subqueries, which every task gets. Raises ProgramLimitExceeded."""
         found: dict[str, pa.Table] = {}
         size = 0
         for item in compiled.inputs:
@@ -345,7 +344,7 @@ def _as_columns(columns: Sequence[LakeColumn]) -> Callable[[pa.RecordBatch], pa.
 def _required(
     table: LakeTable, columns: Iterable[LakeColumn], sequences: Iterable[str]
 ) -> frozenset[str]:
-    """Return the columns of a table that hold no NULL."""
+    """Return the NOT NULL columns of a table."""
     return frozenset(
         {*table.primary_key, *sequences, *(c.name for c in columns if c.attribute.not_null)}
     )
@@ -378,7 +377,7 @@ def _write(uri: str, rows: NewRows, table: LakeTable) -> int:
 
 
 def altered_error(table: LakeTable, done: Sequence[str] = ()) -> PenstockError:
-    """Return the error for a table whose columns are not those that the rows were made for.
+    """Return the error for a table whose columns have changed since the rows were planned.
     ``done``: as for ``serialization_failure``."""
     return serialization_failure(
         f'Columns of table "{table.name}" were added or dropped while its new rows were made.',
@@ -387,18 +386,18 @@ def altered_error(table: LakeTable, done: Sequence[str] = ()) -> PenstockError:
 
 
 def outrun(table: LakeTable) -> PenstockError:
-    """Return the error for a table to which other writers were first, again and again."""
+    """Return the error for a table to which other writers were first in every attempt."""
     return serialization_failure(f'Others have always committed to table "{table.name}" first.')
 
 
 def serialization_failure(
     detail: str | None, done: Sequence[str] = (), *, again: str = "statement"
 ) -> PenstockError:
-    """Return the error of a statement that other writers came before. ``again``: what the client
-    may run again. ``done``: tables whose part of the statement is committed already.
+    """Return the error of a statement that has lost a race to other writers. ``again``: what the
+    client may run again. ``done``: tables whose part of the statement is committed already.
 
-    With ``done`` the error is not 40001, upon which clients run a statement again: the committed
-    part would be done twice.
+    With ``done`` the error is not 40001: clients run a statement again after that, and would repeat
+    the committed part.
     """
     message = "could not serialize access due to concurrent update"
     if not done:
@@ -440,18 +439,19 @@ def delta_table(table: LakeTable) -> str:
 
 # Columns of new rows that take their values from sequences (nodeModifyTable.c, ExecInsert).
 #
-# In: batches with NULL in place of those values. Out: the same batches with values, in the order of
-# the rows, and with generated columns, which may be computed from them. A value that was taken is
-# never given out again, even if the statement fails.
+# The batches have NULL in place of those values. ``DrawnRows`` fills in values in the order of the
+# rows, and then computes generated columns, which may use them. A value that was taken is never
+# given out again, even if the statement fails.
 
 Take = Callable[[int], Sequence[int]]
-"""A function that takes so many next values of a sequence."""
+"""A function that takes a number of next values of a sequence."""
 
 
 @dataclass(frozen=True)
 class DrawnColumn:
-    """``place``: the column's place in the rows. ``marks``: the place of a boolean column that is
-    True in rows that take a value; None if every row does. ``take``: None if no row takes one."""
+    """A column with values of a sequence. ``place``: its place in the rows. ``marks``: the place of
+    a boolean column, True in rows that take a value; None if all do. ``take``: None if none does.
+    """
 
     place: int
     take: Take | None

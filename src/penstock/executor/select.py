@@ -1,7 +1,7 @@
 """SELECT on tables of the lake: names, rights and types first, then the rows.
 
-In: a query with the consistent point that it reads. Out: the columns of its result, and
-its rows as they come. ``tables`` checks names and rights, ``pipeline.query`` computes the rows.
+A query reads at a consistent point, and its rows are returned as they are computed. ``tables``
+checks names and rights, ``pipeline.query`` computes the rows.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LakeSelect:
         return work.run(compiled.sql, inputs, once=compiled.once)
 
     def find_table(self, at: Position, role: Role) -> FindTable:
-        """Return a function that finds the columns of a table as they are at ``at``."""
+        """Return a function that finds the columns of a table at ``at``."""
 
         def columns(name: RangeVar) -> tuple[Attribute, ...]:
             table = self._tables.find(name, role)

@@ -22,7 +22,7 @@ def first_null(
     columns: Sequence[LakeColumn], required: Container[str], rows: pa.RecordBatch
 ) -> int | None:
     """Return the first row with NULL in one of the columns ``required`` (PostgreSQL's names), or
-    None. ``rows``: with all ``columns``, in their order."""
+    None. ``rows`` has all ``columns``, in their order."""
     held = zip(columns, rows.columns, strict=True)
     missing = [values for column, values in held if column.name in required and values.null_count]
     return min((each.is_null().index(True).as_py() for each in missing), default=None)

@@ -1,7 +1,7 @@
 """Skipping of files that a statement need not read, by ``WHERE column = constant``.
 
-In: what a statement asks of columns. Out: keys as ``pipeline.prune`` compares them with the files'
-statistics. A file is skipped only if it certainly has no row that the condition holds for.
+The constants become keys, which ``pipeline.prune`` compares with the files' statistics. A file is
+skipped only if the condition certainly holds for none of its rows.
 """
 
 from __future__ import annotations

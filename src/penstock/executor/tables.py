@@ -1,7 +1,7 @@
 """Tables of the lake that the statements of sessions name.
 
-In: names, roles, consistent points. Out: rows of the catalog, after the checks of rights that
-PostgreSQL makes; versions and columns. A partitioned table stands for its leaves.
+``LakeTables`` finds tables by name, checks rights as PostgreSQL does, and returns versions and
+columns at a consistent point. A partitioned table stands for its leaves.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _PUBLIC: Final = "public"
 
 @dataclass(frozen=True, slots=True)
 class BlockPosition(Position):
-    """A consistent point with what a transaction block has changed. ``staged``: the files of the
-    tables that it has changed, by oid."""
+    """A consistent point with the changes of a transaction block. ``staged``: the files of changed
+    tables, by oid."""
 
     staged: Mapping[int, Mapping[str, DataFile]]
 
@@ -42,8 +42,8 @@ class LakeTables:
         self._sequencer = sequencer
 
     def find(self, name: RangeVar, role: Role, *, owner: bool = False) -> LakeTable:
-        """Find a table by its name. ``owner``: the statement changes it, so that the role must own
-        it. Raises PenstockError (42P01, 42501)."""
+        """Find a table by its name. ``owner``: the role must own the table, since the statement
+        changes it. Raises PenstockError (42P01, 42501)."""
         if self._named(name) is None:
             self._sequencer.step(discover=True)  # it may be new in the warehouse
         with self._catalog.read() as t:
@@ -79,7 +79,7 @@ class LakeTables:
         return [member for member in self.tree(table) if member.partition_key is None]
 
     def tree(self, table: LakeTable) -> list[LakeTable]:
-        """Return the table, its partitions and theirs."""
+        """Return the table and its partitions of all levels."""
         if table.partition_key is None:
             return [table]
         with self._catalog.read() as t:
@@ -87,8 +87,8 @@ class LakeTables:
         return [table, *(member for child in children for member in self.tree(child))]
 
     def partition_keys(self, table: LakeTable) -> frozenset[str]:
-        """Return the names of the columns that decide in which partition a row of the table is:
-        the keys of the table, of those above it and of its partitions."""
+        """Return the names of the columns that decide to which partition a row belongs: the
+        partition keys of the table, its ancestors and its partitions."""
         with self._catalog.read() as t:
             found, above = list(t.tables.family(table)), table
             while (parent := t.tables.find_oid(above.parent or 0)) is not None:
@@ -108,8 +108,8 @@ class LakeTables:
 
     @staticmethod
     def staged(table: LakeTable, at: Position) -> tuple[DataFile, ...] | None:
-        """Return the files of a leaf that a transaction block has changed, or None if the leaf has
-        those of its version."""
+        """Return the files of a leaf with a transaction block's changes, or None if the block has
+        not changed it."""
         files = at.staged.get(table.oid) if isinstance(at, BlockPosition) else None
         return None if files is None else tuple(files.values())
 
@@ -126,15 +126,15 @@ class LakeTables:
         return columns_of(state)
 
     def columns_at(self, table: LakeTable, at: Position) -> tuple[LakeColumn, ...]:
-        """Return the columns at a consistent point: those of a leaf, or the table's of now if it
-        has no leaf."""
+        """Return the columns at a consistent point: those of a leaf, or the table's present ones if
+        it has no leaf."""
         leaf = next(iter(self.leaves(table)), None)
         if leaf is None:
             return self.columns(table)
         return self.columns(leaf, self.version(leaf, at))
 
     def spark_columns(self, table: LakeTable) -> tuple[tuple[str, str], ...]:
-        """Return the columns of now as (name in Delta, Spark type)."""
+        """Return the present columns as (name in Delta, Spark type)."""
         return tuple((column.delta, spark_type(column.type)) for column in self.columns(table))
 
 

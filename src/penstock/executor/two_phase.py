@@ -1,11 +1,10 @@
 """PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED of blocks over the lake (twophase.c).
 
-In: what a block has staged, names that clients choose. Out: rows of the catalog
-(``catalog.PreparedBlock``) that hold what the block's commits need. They outlive the session and
-the node's process, and nobody sees the changes in them. A block that could not be committed is
-refused. While a transaction is prepared, nobody else on the node changes its rows (``held_rows``).
-COMMIT PREPARED checks once more, since others may write the tables directly; if it cannot commit,
-the transaction stays prepared.
+PREPARE TRANSACTION stores the block's staged changes in the catalog (``catalog.PreparedBlock``)
+under the name that the client chooses. They outlive the session and the node's process, and nobody
+sees them. A block that could not be committed is refused. While a transaction is prepared, nobody
+else on the node changes its rows (``held_rows``). COMMIT PREPARED checks once more, since others
+may write the tables directly; if it cannot commit, the transaction stays prepared.
 """
 
 from __future__ import annotations
@@ -80,8 +79,8 @@ class TwoPhase:
     def prepare(
         self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts
     ) -> None:
-        """Prepare a block. ``block``: None if it has changed nothing. If it raises PenstockError
-        (22023, 40001, 42710, 53200, 55000), nothing is prepared."""
+        """Prepare a block. ``block``: None if nothing has changed. After PenstockError (22023,
+        40001, 42710, 53200, 55000) nothing is prepared."""
         changes = [] if block is None else block.changes
         prepared_id = str(uuid.uuid4())
         self._preparing.add(prepared_id)  # else ``finish`` would take it for left over
@@ -102,8 +101,8 @@ class TwoPhase:
         failpoint(AFTER_BLOCK_PREPARED)
 
     def commit(self, gid: str, role: Role) -> None:
-        """Commit a prepared transaction, from any session. If it raises PenstockError (40001,
-        42501, 42704), the transaction is still prepared."""
+        """Commit a prepared transaction, from any session. After PenstockError (40001, 42501,
+        42704) the transaction is still prepared."""
         self._commits.commit_prepared(lambda: self._find(gid, role))
 
     def rollback(self, gid: str, role: Role) -> None:
@@ -119,8 +118,7 @@ class TwoPhase:
             log.warning("files of a prepared transaction are removed later: %s", error.message)
 
     def finish(self) -> None:
-        """Remove what a crash or an error of a store has left of transactions that are not
-        prepared."""
+        """Remove remains of PREPARE TRANSACTION after a crash or an error of a store."""
         try:
             with self._catalog.read() as t:
                 blocks = t.prepared_blocks.all()
@@ -132,7 +130,7 @@ class TwoPhase:
             log.warning("prepared transactions are not finished yet: %s", error.message)
 
     def _is_needed(self, block: PreparedBlock) -> bool:
-        """Tell whether a slot still has to be told of its PREPARE, and so of its rows."""
+        """Tell whether a slot has yet to send its PREPARE, and so its rows."""
         oldest = self._oldest()
         return oldest is not None and block.prepare is not None and oldest <= block.prepare.lsn
 
@@ -157,7 +155,7 @@ class TwoPhase:
         messages: Sequence[BlockMessage],
         role: Role,
     ) -> None:
-        """Write the block down under its identifier (MarkAsPreparing). From here on other sessions
+        """Record the block under its identifier (MarkAsPreparing). From now on other sessions
         conflict with it. Raises PenstockError."""
         relations = tuple(change.relation for change in changes)
         with self._catalog.write() as t:
@@ -211,8 +209,8 @@ class TwoPhase:
         return found
 
     def _forgotten(self, prepared_id: str, error: BaseException) -> bool:
-        """Tell whether nobody will find it, so that nobody needs its files. Raises
-        StatementCompletionUnknown if somebody may."""
+        """Tell whether its record was deleted, so nobody needs its files. Raises
+        StatementCompletionUnknown if that cannot be found out."""
         try:
             return self._commits.give_up(prepared_id)
         except StorageError as why:

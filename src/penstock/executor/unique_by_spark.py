@@ -1,7 +1,7 @@
 """Primary keys, UNIQUE and NOT NULL for rows that Spark writes for a session.
 
-In: frames of the new rows and of those that stay. Out: nothing, or PostgreSQL's error (23502,
-23505). If another writer is first, nobody checks again; so sessions take turns
+The checks take frames of the new rows and of the rows that stay, and raise PostgreSQL's errors
+(23502, 23505). They are not repeated if another writer was first, so sessions take turns
 (``UniqueKeys.turn``).
 """
 
@@ -21,8 +21,8 @@ from penstock.walsender.lake_columns import LakeColumn
 
 
 def live_rows(leaf: LakeTable, session: SparkSession, but: str = "") -> DataFrame:
-    """Return the rows of a leaf that are not deleted, without those that ``but``, a condition,
-    holds for."""
+    """Return the rows of a leaf that are not deleted, except those for which the condition ``but``
+    holds."""
     rows = session.sql(f"SELECT * FROM {delta_table(leaf)}")
     if DELETED_AT in rows.columns:
         rows = rows.where(f"{quoted(DELETED_AT)} IS NULL")

@@ -1,10 +1,10 @@
 """Primary keys, UNIQUE and unique indexes of tables, for rows that sessions write (nbtinsert.c,
 _bt_check_unique).
 
-In: new rows of a leaf, rows that they replace, files of a version. Out: nothing, or PostgreSQL's
-error (23505) for the first row whose key is there. Rows take their turns as in a server: a row
-still conflicts with the key of a row that the same UPDATE changes later. A writer that loses a race
-checks the files that are new. Writers outside of the node obey no key.
+New rows of a leaf are compared with the files of a version, except for the rows that they replace.
+The first row whose key exists gets PostgreSQL's error (23505). Rows take turns as in a server: a
+row still conflicts with the key of a row that the same UPDATE changes later. After a lost race only
+the new files are checked. Writers outside of the node obey no key.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from penstock.walsender.lake_columns import LakeColumn, columns_of
 _ORDER: Final = "penstock: order"
 """The column that holds a row's turn."""
 _BEFORE: Final = -1
-"""The turn of rows that went before any new row comes."""
+"""The turn of rows that are deleted before any new row is added."""
 _POLL_S: Final = 0.1
-"""Seconds between two looks of a waiting session whether it was cancelled."""
+"""Seconds after which a waiting session checks again whether it was cancelled."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class UniqueKey:
 
 
 def unique_keys(leaf: LakeTable, columns: Iterable[LakeColumn]) -> tuple[UniqueKey, ...]:
-    """Return the keys of a leaf in the order in which a server checks them, without those that have
-    a column which others have dropped."""
+    """Return the keys of a leaf in the order in which a server checks them. A key with a column
+    that others have dropped is left out."""
     known = {column.name: column for column in columns}
     declared = [(index.name, index.columns) for index in leaf.indexes]
     if leaf.primary_key:
@@ -87,8 +87,8 @@ class Leaving:
     order: Integers
 
     def is_there(self, position: Integers, order: Integers) -> np.ndarray:
-        """Tell whether the rows at these positions are still there at those turns, and are not the
-        rows themselves whose turn it is."""
+        """Tell whether the rows at these positions still exist at those turns. A row whose own turn
+        it is does not count."""
         at = np.searchsorted(self.position, position)
         at[at == len(self.position)] = 0
         goes = self.position[at] == position
@@ -97,8 +97,8 @@ class Leaving:
 
 @dataclass(frozen=True)
 class IncomingRows:
-    """Rows that come to a leaf. ``read`` yields some of their columns, by their names in Delta, and
-    each row's turn. ``leaving``: rows that leave the leaf, by path."""
+    """New rows of a leaf. ``read`` yields some of their columns, by their names in Delta, and each
+    row's turn. ``leaving``: rows that leave the leaf, by path."""
 
     read: Callable[[Sequence[LakeColumn]], Iterator[tuple[pa.Table, Integers]]]
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
@@ -109,7 +109,7 @@ Violation = tuple[int, int, pa.Table]
 
 
 class LeafKeys:
-    """Check the keys of rows that come to one leaf."""
+    """Check the keys of new rows of one leaf."""
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class LeafKeys:
         self._search = search
 
     def check(self, files: Collection[DataFile], held: Held) -> None:
-        """Raise UniqueViolation for the first row whose key is there at its turn, in these files of
-        the leaf or in a row before it; raise SerializationFailure for keys that a prepared
-        transaction brings."""
+        """Raise UniqueViolation for the first row whose key exists at its turn, in these files of
+        the leaf or in a row before it. Raise SerializationFailure for keys that a prepared
+        transaction adds."""
         self._raise([*self._twice(), *self._there(files)])
         for gid, change in held.changes:
             if change.relation == self._leaf.oid and any(self._there(change.added.values())):
@@ -200,7 +200,7 @@ class LeafKeys:
 
 
 def duplicate_error(leaf: LakeTable, key: UniqueKey, row: pa.Table) -> UniqueViolation:
-    """Return the error for a row whose key is there. ``row``: with the columns of the key alone."""
+    """Return the error for a row whose key exists. ``row`` has only the columns of the key."""
     names = ", ".join(quote_identifier(column.name) for column in key.columns)
     cells = [text_output(column.combine_chunks())[0].as_py() for column in row.columns]
     values = ", ".join(cell.decode() for cell in cells)
@@ -283,8 +283,8 @@ class UniqueKeys:
     def turn(
         self, relations: Iterable[int], check: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
-        """Let only one session at a time put keys into these tables: rows that Spark writes, and
-        rows that move, cannot be checked again if another session was first. ``check``: raises if
+        """Let only one session at a time put keys into these tables. Rows that Spark writes, and
+        rows that move, cannot be checked again if another session was first. ``check`` raises if
         the statement is cancelled."""
         with ExitStack() as stack:
             for oid in sorted(set(relations)):
@@ -314,8 +314,8 @@ class UniqueKeys:
         files: Sequence[tuple[int, WrittenFile]],
         known: Sequence[LakeColumn],
     ) -> Iterator[tuple[int, LeafKeys]]:
-        """Yield the checks for the new rows of an INSERT, by the numbers of leaves. ``files``: what
-        was written, each with the number of its leaf."""
+        """Yield the checks for the new rows of an INSERT, by the numbers of leaves. ``files``: the
+        written files, each with the number of its leaf."""
         for number, leaf in enumerate(routed.leaves):
             mine = [DataFile.of_written(file, 0) for to, file in files if to == number]
             table = opened[number]

@@ -1,5 +1,5 @@
-"""The node as a publisher: the log of what is committed to its tables, and streams of it.
+"""The node as a publisher: the log of its tables' commits, and streams of it.
 
-In: the tables' Delta logs. Out: transactions in one order, slots, and what streams send.
-``backend`` serves the clients that ask for them over the port.
+This room puts the commits of the tables' Delta logs into one order of transactions, keeps slots,
+and sends streams. ``backend`` serves the clients of the port.
 """

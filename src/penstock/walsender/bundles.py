@@ -1,7 +1,7 @@
-"""Bundles of transactions that are decoded together, as a job for each would cost too much.
+"""Bundles of transactions that are decoded together, since a job for each would cost too much.
 
-In: the log, a position. Out: the next transactions, few at first, so that a client has something
-soon, and then up to twice as many bytes each time.
+Bundles are read from the log after a position. The first one is small, so a client soon gets its
+first rows; each later one has up to twice as many bytes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Bundles:
         self._bytes = _FIRST_BYTES
 
     def after(self, position: Lsn, before: Lsn | None = None) -> list[LakeTransaction]:
-        """Return the next transactions, [] if there are none. With ``before``, only those whose
-        commit stands before it."""
+        """Return the next transactions, [] if there are none. With ``before``, return only those
+        whose commit precedes it."""
         with self._catalog.read() as t:
             waiting = t.transactions.after(position, _AT_ONCE)
         found: list[LakeTransaction] = []

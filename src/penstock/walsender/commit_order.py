@@ -1,19 +1,18 @@
-"""The order and the times with which commits that were found together go into the log.
+"""The order and the times of commits that enter the log together.
 
-In: the findings of two looks at every table. Out: transactions in order. Tables are looked at one
-after the other. So the first look may find a commit and miss an earlier one in a table that it had
-already passed; the second look begins after the first and finds that one. The second look may miss
-commits in the same way, so what it finds later than all findings of the first waits for the next
-time.
+Every table is read twice, one table after the other. The first pass may find a commit and miss an
+earlier one in a table that it had already passed; the second pass begins after the first and finds
+that one. The second pass may miss commits in the same way, so commits that are later than all those
+of the first pass wait for the next step.
 
-Between tables, only the times that the writers wrote can decide, although clocks of several writers
-may disagree and a writer's clock may go back. Within a table, its log decides. What a subscription
-wrote between two cuts has its publisher's time instead.
+Between tables, only the writers' times can decide the order, although their clocks may disagree or
+go back. Within a table, its log decides. The commits of a subscription between two cuts have the
+publisher's time instead.
 
-Moves of rows between tables that were interrupted are finished first: their missing commits are put
-into the logs of the tables that the rows go to. If such a table cannot be written now, the rows
-that have left for it wait, and so do later commits of the tables that they left. Nobody is told
-that rows have gone before they have come.
+Interrupted moves of rows between tables are finished first: the missing commits are put into the
+logs of the tables that the rows go to. If such a table cannot be written now, the rows' deletions
+wait, and so do later commits of the tables that they left. So no subscriber sees a row deleted
+before it is inserted again.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from penstock.lsn import Lsn
 
 
 class CommitTimes:
-    """Give the transactions of one log times that do not go back. For one thread at a time."""
+    """Give the transactions of one log ascending times. For one thread at a time."""
 
     def __init__(self) -> None:
         self._latest: int | None = None
@@ -56,14 +55,14 @@ def now() -> int:
 class PendingTransaction:
     """A transaction that is not in the log yet.
 
-    - ``moment``: its place among others; ``time``: when it was committed. Both are microseconds
-      since the Unix epoch.
-    - ``of_cut``: it is over all tables of a subscription. Any other is one commit of one table, or
-      the commits of its ``group``.
+    - ``moment``: decides its place among others; ``time``: the time of the commit. Both are
+      microseconds since the Unix epoch.
+    - ``of_cut``: it has all tables of a subscription. Any other is one commit of one table, or the
+      commits of its ``group``.
     - ``block``: oids of the tables of its transaction block.
     - ``undone``: it takes back another commit of the block.
     - ``blocks``: ids of the transaction blocks whose commits are in it.
-    - ``only_block``: it is all of one block, and nothing else.
+    - ``only_block``: it is one whole block, and nothing else.
     """
 
     members: tuple[Member, ...]
@@ -85,8 +84,8 @@ def in_order(
     first: Mapping[int, Sequence[PendingTransaction]],
     again: Mapping[int, Sequence[PendingTransaction]],
 ) -> list[PendingTransaction]:
-    """Merge what two looks found into one order. ``first`` and ``again`` are by source, in its
-    order, with moments that do not go back."""
+    """Merge the results of two passes into one order. ``first`` and ``again`` are by source, in the
+    source's order, with ascending moments."""
     latest = max((found[-1].moment for found in first.values() if found), default=None)
     if latest is None:
         return []
@@ -100,9 +99,8 @@ def in_order(
 def together(found: Sequence[PendingTransaction]) -> list[PendingTransaction]:
     """Return ``found`` with the commits of each group as one transaction.
 
-    It stands in the place of the group's last commit, or else of its first. If other commits of the
-    tables stand in the way of both, the commits stay apart, since a table's commits must not change
-    places.
+    It takes the place of the group's last commit, or else of its first. If other commits of the
+    tables prevent both, the commits stay apart, since a table's commits must keep their order.
     """
     places: dict[str, list[int]] = defaultdict(list)
     for place, item in enumerate(found):
@@ -127,8 +125,8 @@ def together(found: Sequence[PendingTransaction]) -> list[PendingTransaction]:
 
 
 def follows(found: Sequence[PendingTransaction], versions: Mapping[int, int]) -> bool:
-    """Tell whether each table's part of ``found`` begins where the log ends. ``versions`` says how
-    far the log goes, by table oid. A table that is not in it was dropped, and its part does not
+    """Tell whether each table's part of ``found`` begins where the log ends. ``versions``: the last
+    version in the log, by table oid. A table that is not in it was dropped, and its part does not
     count."""
     at = dict(versions)
     for member in (member for item in found for member in item.members):

@@ -1,6 +1,6 @@
 """Commits in the log of a table.
 
-In: a table. Out: the commits after a version, with what the sequencer must know about them.
+``commits_after`` reads the commits after a version, with the facts that the sequencer needs.
 ``pipeline`` finds the rows that they changed.
 """
 
@@ -19,8 +19,8 @@ from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64
-"""Bytes of WAL for each file of a commit, besides the bytes that it adds, so that lags in bytes
-mean something."""
+"""Bytes of WAL for each file of a commit, besides the bytes that it adds, so lags in bytes have a
+meaning."""
 _LAST_MS: Final = 253_402_300_799_999
 """The end of the year 9999; a time that is later, or before 1970, is ignored."""
 _TIMES: Final = ("inCommitTimestamp", "timestamp")
@@ -33,7 +33,7 @@ class TableCommit:
     - ``time``: microseconds since the Unix epoch, None if the commit states none.
     - ``size``: the bytes of WAL that it stands for.
     - ``changes``: False for OPTIMIZE, VACUUM and the like.
-    - ``table_id``: the id that it gives the table, None if the id stays.
+    - ``table_id``: the table's new id, None if the id stays.
     - ``applied``: appId and LSN of the subscription that wrote it, None for any other writer.
     - ``group``: the id shared by the commits of one transaction, None for a single commit.
     - ``block``: oids of the tables of its transaction block.
@@ -66,8 +66,8 @@ def newest_version(storage: Storage, uri: str) -> int | None:
 def commits_after(storage: Storage, uri: str, version: int) -> Iterator[TableCommit]:
     """Yield the commits from ``version + 1`` on, in order, as far as there are entries.
 
-    Raises StorageError at an entry that is not whole. An empty entry is one that is not there yet,
-    since some stores show a file before its content.
+    Raises StorageError at an incomplete entry. An empty entry does not exist yet, since some stores
+    show a file before its content.
     """
     while True:
         version += 1

@@ -1,15 +1,15 @@
-"""Transactions made of what subscriptions of this node wrote between two cuts.
+"""Transactions made of the commits of this node's subscriptions between two cuts.
 
-In: the cuts table and the existing subscriptions. Out: for each subscription one transaction over
-all its tables, from their places in the log to its last cut, with the subscription as its origin.
-If others have committed between commits of the subscription (``own_commits``), it goes only to the
-newest cut before that, so that theirs is a transaction of its own, in its place. If there is no
-such cut, the transaction is taken apart.
+Each subscription gives one transaction over all its tables, from their positions in the log to its
+last cut, with the subscription as its origin. If others have committed between commits of the
+subscription (``own_commits``), the transaction ends at the newest cut before that. So the others'
+commit is a transaction of its own, in its place. If there is no such cut, the subscription's
+transaction is divided.
 
-A cut counts only for its subscription and that one's tables. A cut left behind by a dropped
-subscription says nothing about a table that has another owner now, or none. If a table has left
-its subscription, what the subscription wrote to it goes into the log commit by commit. These
-commits keep their origin, or they would go back to where they came from.
+A cut counts only for the tables of its own subscription. A cut left by a dropped subscription does
+not count for a table that has another owner now, or none. If a table has left its subscription,
+the subscription's commits to it enter the log one by one. These commits keep their origin, or they
+would be sent back to it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def owners(
     rels: Sequence[SubscriptionRel],
     tables: Sequence[LakeTable],
 ) -> Owners:
-    """Return which subscription maintains which table. A partition has the owner of the nearest
-    table above it that has one, unless it has its own."""
+    """Return the subscription that maintains each table. A partition without an owner has that of
+    its nearest ancestor with one."""
     oids = {subscription.oid for subscription in subscriptions}
     found = {(rel.schema, rel.table): rel.subid for rel in rels if rel.subid in oids}
     by_oid = {table.oid: table for table in tables}
@@ -58,7 +58,7 @@ class CutCommits:
         self._owners: dict[int, CutOwner] = {}
 
     def look_again(self) -> None:
-        """List the cuts table at the next look, since another table may lie in its place."""
+        """List the cuts table at the next step, since another table may have replaced it."""
         self._read = None
 
     def next_path(self) -> str | None:
@@ -115,8 +115,8 @@ def _cut_owners(subscriptions: Sequence[Subscription]) -> frozenset[tuple[int, C
 def transaction(
     subscription: int, cut: Cut, members: Sequence[Member], size: int
 ) -> PendingTransaction:
-    """Return a cut as one transaction. It stands where the cut was made, and has the time of the
-    cut's last commit."""
+    """Return a cut as one transaction. The time of the cut decides its place; it has the time of
+    the cut's last commit."""
     committed = cut.commit_time or cut.cut_time
     return PendingTransaction(
         tuple(members),

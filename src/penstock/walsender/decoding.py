@@ -1,9 +1,9 @@
 """The tables and rows of a transaction that one stream gets (get_rel_sync_entry of pgoutput.c).
 
-In: transactions of the log, the tables that are published, and the form that the stream wants. Out:
-``feed.Portion`` values, in order. Executors make the messages in them
+``Decoding`` turns transactions of the log into ``feed.Portion`` values, in order, for the published
+tables and in the form that the stream wants. Executors make the messages in them
 (``pipeline.publish_changes``), and ``decoding.plugins.pgoutput`` puts Begin, Relation and Commit
-around them. Publications and tables are as they were at the transaction's place in the log.
+around them. Publications and tables are those at the transaction's position in the log.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Work:
-    """A published table of a transaction; ``seen`` and ``columns`` are as they were then."""
+    """A published table of a transaction; ``seen`` and ``columns`` are those at that time."""
 
     seen: LakeTable
     columns: tuple[LakeColumn, ...]
@@ -122,9 +122,9 @@ class Decoding:
         options: DecodingOptions,
         work_mem: Callable[[], int],
     ) -> None:
-        """Take the node's parts and the stream's wishes. ``work_mem`` gives the present bytes of
-        WAL above which a transaction is streamed, if that is wanted; the memory of tasks depends on
-        it, too."""
+        """Take the node's parts and the stream's options. ``work_mem`` returns the bytes of WAL
+        above which a transaction is streamed, if the stream allows it; the memory of tasks depends
+        on it, too."""
         self._work_mem = work_mem
         self._spark = spark
         self._warehouse = warehouse
@@ -226,7 +226,7 @@ class Decoding:
         )
 
     def _staged(self, transaction: LakeTransaction) -> Mapping[int, StagedChange]:
-        """Return the changes of a PREPARE by relation, since no version of a table has them."""
+        """Return the changes of a PREPARE by relation; no version of a table has them yet."""
         record = transaction.two_phase
         if record is None or record.kind is not TwoPhaseKind.PREPARE:
             return {}
@@ -255,7 +255,7 @@ class Decoding:
     def _streams(self, transaction: LakeTransaction) -> bool:
         """Tell whether it is large and the subscriber wants large transactions in blocks."""
         size = transaction.commit - transaction.begin
-        # A prepared transaction may go out whole, and does, so that one place sends its messages.
+        # A prepared transaction is always sent whole, so only one place sends its messages.
         told = self._options.two_phase_at is not None and transaction.two_phase is not None
         return self._options.streaming and not told and size > self._work_mem()
 
@@ -281,8 +281,8 @@ class Decoding:
             return None
         if changes.updates_only and Operation.UPDATE not in goes.published:
             return None  # without a key, its updates would look like deletes and inserts
-        # If a partition goes out under an ancestor's name, other partitions keep their rows there:
-        # its TRUNCATE is sent only if the ancestor was emptied with it.
+        # A partition may be published under an ancestor's name, under which other partitions keep
+        # their rows. So its TRUNCATE is sent only if the ancestor was emptied with it.
         emptied = {table.oid, *changes.emptied_with}
         truncated = (
             changes.truncated
@@ -303,7 +303,7 @@ class Decoding:
                 )
             changes = self._changes_from(member, None if known is None else known.state)
             if known is not None and known.mark != entry_mark(member.uri, known.state.version):
-                # Another table may lie there now, for which the known state does not count.
+                # Another table may have replaced it, for which the known state does not count.
                 changes = self._changes_from(member, None)
         except VersionGone as error:
             raise self._translated(error) from error
@@ -312,7 +312,7 @@ class Decoding:
         return changes
 
     def _of_the_table(self, member: Member, changes: TableChanges) -> TableChanges:
-        """Return the changes. Raises RequiredChangesRemoved if another table lies there now."""
+        """Return the changes. Raises RequiredChangesRemoved if another table has replaced this."""
         if member.table_id not in (None, changes.after.metadata.get("id")):
             raise lost(member, plugin=self._options.as_rows)
         return changes
@@ -330,10 +330,10 @@ class Decoding:
     def _columns(
         self, table: LakeTable, changes: TableChanges, moved: bool, published: Published
     ) -> tuple[LakeColumn, ...] | None:
-        """Return a table's columns, None if the table is left out. A table of a kind that cannot be
-        published is left out if no publication names it and it was of such a kind before. If it
-        becomes so, it stops the stream, even if no row has ``moved``, since its later changes would
-        be left out. A named table stops the stream once rows move."""
+        """Return a table's columns, None if the table is left out. A table that cannot be published
+        is left out if no publication names it and it could not be published before either. A table
+        that can no longer be published stops the stream, even if no row has ``moved``, since its
+        later changes would be left out. A named table stops the stream once rows change."""
         try:
             return columns_at(table, changes.after)
         except NotInPrerequisiteState:
@@ -402,15 +402,15 @@ def _publishable(table: LakeTable, state: TableState) -> bool:
 
 # The messages of sessions in a stream (pgoutput.c, pgoutput_message).
 #
-# In: an entry of the log with messages. Out: the messages, each with the oid of the table whose
-# rows it follows, in the order of these oids.
+# Each message of an entry comes with the oid of the table whose rows it follows. Messages are in
+# the order of these oids.
 
 
 def session_messages(
     catalog: Catalog, transaction: LakeTransaction
 ) -> list[tuple[int, MessageChange]]:
-    """Return an entry's messages, whatever publications say. Each stands at the end of its own
-    record."""
+    """Return an entry's messages, independent of publications. Each has the LSN at the end of its
+    own record."""
     one, xid = transaction.message, transaction.xid
     with catalog.read() as t:
         if one is not None:
@@ -427,11 +427,10 @@ def session_messages(
 
 # The publications of one stream (pgoutput.c, RelationSyncCache).
 #
-# In: the publications that a subscriber named, the node's catalogs, a table with its columns at a
-# version, a place of the log. Out: the form in which the table is published there, by the one rule
-# of ``publication``, as frozen values that cross to executors. It is kept for each run of places
-# between which no publication was changed, and looked up again when the catalogs have changed.
-# ``Decoding`` finds the changes.
+# ``RelationSyncCache`` returns how a table is published at a position of the log, by the rule of
+# ``publication``, for the publications that the subscriber named. The results are frozen values
+# that are sent to executors. They are kept for each span of the log in which no publication has
+# changed, and looked up again when the catalogs have changed. ``Decoding`` finds the changes.
 
 _WARNS_SINCE: Final = 18
 
@@ -448,7 +447,7 @@ class RelationSyncCache:
         self._epochs: dict[int, _Epoch] = {}
 
     def at(self, place: Lsn) -> Published:
-        """Return what they publish at a transaction's place (``LakeTransaction.place``)."""
+        """Return what they publish at a transaction's position (``LakeTransaction.place``)."""
         generation = self._catalog.generation()
         if generation != self._generation:
             with self._catalog.read() as t:
@@ -464,9 +463,9 @@ class RelationSyncCache:
 
 
 class _Epoch:
-    """``Published`` for places between which no publication changes. If ``version`` is None,
-    publications that do not exist are skipped silently. ``now`` has the present publications, if
-    they differ."""
+    """``Published`` for a span of the log in which no publication changes. If ``version`` is None,
+    missing publications are skipped silently. ``now`` has the present publications, if they differ.
+    """
 
     def __init__(
         self,
@@ -510,11 +509,11 @@ class _Epoch:
     ) -> PublishedTable | None:
         """Return how a table is published, None if it is not. ``columns`` are all of the table.
 
-        If publications refused updates or deletes then and the commit rewrites rows, the present
-        publications count, provided that they refuse neither. Only writers other than sessions
-        bring this about, and the error asks users for another filter or list. Raises
-        UndefinedObject if a publication is missing (up to version 17), and FeatureNotSupported if
-        publications contradict one another.
+        The commit may rewrite rows although its publications did not allow updates or deletes. Then
+        the present publications are used, if they allow both: the error asked users to change a
+        filter or list. Only writers other than sessions make such commits. Raises UndefinedObject
+        if a publication is missing (up to version 17), and FeatureNotSupported if publications
+        contradict one another.
         """
         key = table, columns
         if key not in self._known:

@@ -1,6 +1,6 @@
 """The options of decoding for one stream: the form of its changes, and the tables that it gets.
 
-In: options of a subscriber. Out: frozen values, and Protocols for ``decoding``.
+A subscriber's options become frozen values. The Protocols are for ``decoding``.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ class PublishedAt(Protocol):
     """The tables that a stream publishes, for each transaction."""
 
     def at(self, place: Lsn) -> Published:
-        """Return what is published at a transaction's place (``LakeTransaction.place``); cheap."""
+        """Return what is published at a transaction's ``LakeTransaction.place``. Cheap."""
 
 
 class Published(Protocol):
-    """The tables that a stream publishes at a place of the log (``RelationSyncCache``)."""
+    """The tables that a stream publishes at a position of the log (``RelationSyncCache``)."""
 
     def publishes(self, table: LakeTable) -> bool:
-        """Tell whether any change of the table may go out; cheap."""
+        """Tell whether any change of the table may be sent. Cheap."""
 
     def names(self, table: LakeTable) -> bool:
-        """Tell whether the table, or an ancestor of it, was asked for by name."""
+        """Tell whether the table, or an ancestor of it, is published by name."""
 
     def has(self, publications: Sequence[int]) -> bool:
-        """Tell whether the stream loses what these publications (oids, maybe none) have lost."""
+        """Tell whether lost changes of these publications (oids, maybe none) concern the stream."""
 
     def of(
         self, table: LakeTable, columns: tuple[LakeColumn, ...], *, rewrites: bool
     ) -> PublishedTable | None:
-        """Return how the table goes out, None if it does not. ``columns`` are all of the table.
-        ``rewrites``: rows are changed or deleted, so that the table may need a replica identity."""
+        """Return how the table is published, None if it is not. ``columns`` are all of the table.
+        ``rewrites``: rows are changed or deleted, so the table may need a replica identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class DecodingOptions:
     """The form in which a stream wants changes.
 
     - ``pgoutput``: options of pgoutput, whose messages are encoded where the rows are read. None:
-      another output plugin, which gets everything as streams of ``pipeline.change_columns``.
-    - ``two_phase_at``: what is prepared from there on goes out when it is prepared. None: it goes
-      out when it is committed.
+      another output plugin, which gets all changes as streams of ``pipeline.change_columns``.
+    - ``two_phase_at``: transactions prepared from this position on are sent at PREPARE. None: all
+      are sent at COMMIT PREPARED.
     """
 
     pgoutput: PgoutputOptions | None = None
@@ -62,25 +62,25 @@ class DecodingOptions:
 
     @property
     def binary(self) -> bool:
-        """True if values go out in binary if their types have a send function."""
+        """True if values whose types have a send function are sent in binary."""
         return self.pgoutput is not None and self.pgoutput.binary
 
     @property
     def streaming(self) -> bool:
-        """True if large transactions go out in blocks."""
+        """True if large transactions are sent in blocks."""
         return self.pgoutput is None or self.pgoutput.streaming is not None
 
     @property
     def messages(self) -> bool:
-        """True if messages of sessions go out, too."""
+        """True if messages of sessions are sent, too."""
         return self.pgoutput is None or self.pgoutput.messages
 
     def filters_origin(self, origin: str | None) -> bool:
-        """Tell whether what comes from an origin is left out."""
+        """Tell whether changes from an origin are left out."""
         return self.pgoutput is not None and self.pgoutput.filters_origin(origin)
 
     def sends_changes(self, transaction: LakeTransaction) -> bool:
-        """Tell whether a transaction's changes go out with this record of it."""
+        """Tell whether a transaction's changes are sent with this record of it."""
         record = transaction.two_phase
         if record is None:
             return True
@@ -99,6 +99,6 @@ def was_prepared(record: TwoPhaseRecord, two_phase_at: Lsn | None) -> bool:
 
 
 def prepare_is_sent(prepare: Lsn, two_phase_at: Lsn | None) -> bool:
-    """Tell whether a PREPARE at a position goes to a client that gets PREPAREs from
+    """Tell whether a PREPARE at a position is sent to a client that gets PREPAREs from
     ``two_phase_at`` on."""
     return two_phase_at is not None and prepare >= two_phase_at

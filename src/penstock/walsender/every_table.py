@@ -1,8 +1,7 @@
-"""Every table of the lake, as output plugins see it, whatever publications say.
+"""Every table of the lake, as output plugins see it, independent of publications.
 
-In: a table with its columns at a version. Out: the form in which its changes go out: all columns,
-all operations and no filter. The replica identity decides about old rows (ExtractReplicaIdentity of
-heapam.c).
+A table's changes are sent with all columns and operations, and without a filter. The replica
+identity decides about old rows (ExtractReplicaIdentity of heapam.c).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class EveryTable:
     """``decoding_options.Published`` for a reader of every table."""
 
     def at(self, place: Lsn) -> EveryTable:
-        """Return the same at each place."""
+        """Return this object for every position."""
         return self
 
     def publishes(self, table: LakeTable) -> bool:
@@ -56,8 +55,8 @@ def relation_data(
     columns: Sequence[LakeColumn],
     types: Mapping[int, tuple[str, str]],
 ) -> RelationData:
-    """Return what plugins see of a table in one transaction. ``types``: schema and name of the
-    node's own types, by oid."""
+    """Return a table as plugins see it in one transaction. ``types``: schema and name of the node's
+    own types, by oid."""
     used = (a.type_oid for a in relation.attributes if a.type_oid in types)
     return RelationData.of(
         relation,

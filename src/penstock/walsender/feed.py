@@ -1,8 +1,8 @@
 """The feed of a stream: its items, made a little ahead of the sending.
 
-In: the log of transactions from a position on, and a source that turns transactions into messages.
-Out: items in order, through a queue of bounded size. A thread of its own fills the queue, so that a
-client is answered while Spark works, and Spark works while a client reads.
+``Feed`` reads the log of transactions from a position on, and has a source turn them into messages.
+A thread of its own puts items in order into a queue of bounded size. So a client is answered while
+Spark works, and Spark works while a client reads.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ log = logging.getLogger(__name__)
 class Portion:
     """Changes of ``relations`` that follow one another.
 
-    There is one relation, except for TRUNCATE and messages of sessions. ``data`` has the rows: for
-    pgoutput whole messages, each a CopyData message with its header; for another output plugin
-    (``as_rows``) a stream of ``pipeline.change_columns``. ``described`` has the relations by oid,
-    for plugins that need more than pgoutput.
+    There is one relation, except for TRUNCATE and messages of sessions. ``data`` has the rows. For
+    pgoutput they are whole messages, each a CopyData message with its header; for another output
+    plugin (``as_rows``) a stream of ``pipeline.change_columns``. ``described`` has the relations by
+    oid, for plugins that need more than pgoutput.
     """
 
     relations: tuple[Relation, ...]
@@ -72,7 +72,7 @@ class TransactionBegin:
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnd:
-    """The end of a transaction, all of which has been handed out."""
+    """The end of a transaction, after all its portions."""
 
     transaction: LakeTransaction
 
@@ -95,9 +95,9 @@ class ChangeSource(Protocol):
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
         """Yield each transaction from TransactionBegin to TransactionEnd, in the order of sending.
 
-        It has no portions if nothing of it is published. The work is done before the first item
-        comes. Raises PenstockError after the end of the last transaction that can be sent. The
-        caller closes the generator.
+        A transaction without published changes has no portions. The work is done before the first
+        item is yielded. Raises PenstockError after the end of the last transaction that can be
+        sent. The caller closes the generator.
         """
 
 
@@ -161,7 +161,7 @@ class Feed:
         self._thread.start()
 
     def next(self, timeout_s: float) -> Item | None:
-        """Return the next item, None if there was none in time."""
+        """Return the next item, None after the timeout."""
         try:
             return self._items.get(timeout=timeout_s)
         except queue.Empty:

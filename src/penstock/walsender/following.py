@@ -1,10 +1,10 @@
-"""The tables that are followed: they come, they go, and another may take the place of one.
+"""The tables that are followed: new ones are found, and dropped or replaced ones are removed.
 
-In: the warehouse's folders and the catalog. Out: tables, with how far each is followed. If another
-log lies in a table's place, the table is dropped as by DROP TABLE, and the new log is another
-relation. Commits that can be sent to nobody get a place in the log of transactions, so that a
-stream that needs them fails there and no stream passes them unawares. A table that cannot be read
-is left as it is, since a missing table is not a DROP TABLE.
+``Following`` compares the warehouse's folders with the catalog, and knows the last version of each
+table in the log. If another log has replaced a table's, the table is dropped as by DROP TABLE, and
+the new log is another relation. Lost commits, which cannot be sent, get a position in the log of
+transactions: a stream that needs them fails there, and none skips them unnoticed. A table that
+cannot be read stays followed, since a missing table is not a DROP TABLE.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CUTS_NAME = "the cuts of subscriptions"
 @dataclass(frozen=True, slots=True)
 class FollowedTables:
     """The followed tables, and how far each is followed. ``tables`` are those with rows of their
-    own. ``made`` are oids of tables that blocks will make which are not committed yet."""
+    own. ``made`` are oids of tables that uncommitted blocks create."""
 
     tables: tuple[LakeTable, ...]
     at: Mapping[int, Sequenced]
@@ -49,7 +49,7 @@ class FollowedTables:
     made: frozenset[int] = frozenset()
 
     def own(self) -> Iterable[LakeTable]:
-        """Return the tables whose every commit is a transaction."""
+        """Return the tables of which every commit is a transaction."""
         return (t for t in self.tables if (t.schema, t.name) not in self.owners)
 
 
@@ -77,8 +77,8 @@ class Following:
     def check_logs(self) -> None:
         """Look for logs that no longer have their next entry, or were replaced by other logs.
 
-        Their tables are followed from now on. Commits in between can be sent to nobody; the log of
-        transactions says so, and streams that need them fail there.
+        Their tables are followed from now on. Commits in between cannot be sent any more; the log
+        of transactions records that, and streams that need them fail there.
         """
         self.read_again()
         followed = self.followed()
@@ -99,12 +99,12 @@ class Following:
                     t.transactions.advance(table.oid, at.version, found)
 
     def _replace(self, table: LakeTable, at: Sequenced) -> None:
-        """Drop a table in whose place another log lies, or note that its log went back."""
+        """Drop a table whose log was replaced by another, or record that its log went back."""
         newest = self.logs.newest(table)
         if newest < at.version and self.logs.id_at(table, newest) == at.table_id:
             self.gap(table, at, newest)
             return
-        # The followed table is gone, whatever lies there now; ``discover`` finds the new one.
+        # The followed table is gone, whatever has replaced it; ``discover`` finds the new one.
         log.error(
             'the Delta table of "%s" was removed and another one made at "%s": the table is '
             "dropped, and the new one is another relation",
@@ -120,8 +120,8 @@ class Following:
         self.has_changed = True
 
     def gap(self, table: LakeTable, at: Sequenced, newest: int) -> None:
-        """Note that the commits between two versions are lost. Their entries are gone and were not
-        in the log of transactions yet."""
+        """Record that the commits between two versions are lost. Their entries are gone and were
+        not in the log of transactions yet."""
         log.error(
             'table "%s" was at version %d and its log goes on at %d: changes are missing',
             table.qualified_name,
@@ -138,7 +138,7 @@ class Following:
     def _append_lost(
         self, t: CatalogTransaction, table: LakeTable, at: Sequenced, then: Sequenced
     ) -> None:
-        """Give lost commits a place in the log, so that no stream passes them unawares."""
+        """Give lost commits a position in the log, so no stream skips them unnoticed."""
         members = t.members()
         held = tuple(p.oid for p in members.publications if members.contains(p, table))
         # Even if no publication has the table, slots of output plugins see it.
@@ -200,7 +200,7 @@ class Following:
                 t.transactions.advance(table.oid, version, found.id)
 
     def followed(self) -> FollowedTables:
-        """Return what is followed now."""
+        """Return the tables that are followed now."""
         with self._catalog.read() as t:
             generation, end = t.generation(), t.transactions.end()
             known = self._known
@@ -215,12 +215,12 @@ class Following:
 
     @property
     def last(self) -> FollowedTables | None:
-        """The last result of ``followed``, kept up by ``moved``; None if it must be asked."""
+        """The last result of ``followed``, updated by ``moved``; None if it must be called."""
         return None if self._known is None else self._known.followed
 
     def last_at(self, generation: int, end: Lsn) -> FollowedTables | None:
-        """Return what ``followed`` would give at a state of the catalog, None if not known. Any
-        thread may call it."""
+        """Return the result of ``followed`` at a state of the catalog, None if not known. Any
+        thread may call this."""
         known = self._known
         if known is None or (known.generation, known.end) != (generation, end):
             return None

@@ -1,12 +1,12 @@
 """Tables of the lake as they were when a transaction was committed (snapbuild.c).
 
-In: a transaction of the log, the node's catalog, the tables' logs. Out: a table's row of pg_class
-with the columns of that time, for plugins to look up, or nothing if the table did not exist.
-Nothing is read before it is asked for. For each table that was asked for, the last schema is kept.
+Plugins look up a table's row of pg_class with the columns at a transaction of the log; there is no
+row if the table did not exist. Tables are read only when they are looked up, and the last schema of
+each is kept.
 
-If the transaction changed the table, the table had the transaction's version then. Otherwise it had
-the version from which the next transaction that changes it goes on, or the newest one if there is
-none. A table whose metadata (createdTime) say that it was made later did not exist.
+If the transaction changed the table, the table had the transaction's version. Otherwise it had the
+version at which the next transaction that changes it begins, or the newest one if there is none. A
+table did not exist if its metadata (createdTime) has a later time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HistoricTable:
 @dataclass(frozen=True, slots=True)
 class _Span:
     """A span of the log in which a table has ``version``. It begins after the transaction that ends
-    at ``since``, and lasts until the one that ends at ``until``."""
+    at ``since``, and ends with the one that ends at ``until``."""
 
     since: Lsn
     until: Lsn
@@ -71,8 +71,8 @@ class HistoricTables:
         self._schemas: dict[int, _Schema] = {}
 
     def relation(self, transaction: LakeTransaction, oid: int) -> RelationData | None:
-        """Return a table as changes of the transaction have it. None if it did not exist, or is of
-        a kind that is not decoded. Raises VersionGone, StorageError."""
+        """Return a table as it was for the transaction's changes. None if it did not exist, or
+        cannot be decoded. Raises VersionGone, StorageError."""
         with self._catalog.read() as t:
             found = t.tables.find_oid(oid)
             if found is None:
@@ -179,14 +179,14 @@ class HistoricTables:
 
     @staticmethod
     def _goes_on(known: _Schema, uri: str, version: int) -> bool:
-        """Tell whether the log still has the known version, and that is not after ``version``."""
+        """Tell whether the log still has the known version, and it is not after ``version``."""
         at = known.state.version
         return known.uri == uri and at <= version and known.mark == entry_mark(uri, at)
 
 
 def _made_after(state: TableState, transaction: LakeTransaction) -> bool:
-    """Tell by its metadata whether a table was made after a transaction. No entry of the log tells
-    that, as a table is followed only from when it is found."""
+    """Tell by its metadata whether a table was created after a transaction. The log does not show
+    that, since a table is followed only after it was found."""
     return int(state.metadata.get("createdTime") or 0) * 1000 > transaction.commit_time
 
 

@@ -1,8 +1,8 @@
 """A lake table's columns as PostgreSQL types, for publishing only, not for writing.
 
-In: a table's state. Out: its columns by their PostgreSQL names, and the table as it was then. A
-table that replication could not maintain (NOT NULL, generated columns) can still be published. A
-table whose files must be read in a way that is not known here cannot.
+A table's state gives its columns by their PostgreSQL names, and the table at that version. A table
+that replication could not maintain (NOT NULL, generated columns) can still be published. A table
+with an unknown reader feature cannot.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def as_then(table: LakeTable, version: int, state: TableState, end: Lsn | None =
 
     With ``end``, return it as it was at the end of a transaction that did not change it.
 
-    If the table had no identity then, or one with columns that it lacked (only other writers bring
-    this about), its present identity counts, provided that it had these columns. Users are told to
-    give it an identity, so a later one must help.
+    The table may have had no identity, or one with columns that it lacked (only other writers cause
+    that). Then its present identity counts, if the version has its columns: the error asks users to
+    give the table an identity, so a later one must help.
     """
     then = table.at(version) if end is None else table.at_end_of(end, version)
     if then is table:
@@ -162,7 +162,7 @@ def sent_type(column: LakeColumn) -> tuple[int, int]:
 def published_table(
     table: LakeTable, columns: Sequence[LakeColumn], entry: RelationSyncEntry
 ) -> PublishedTable:
-    """Return how a table goes out. ``columns`` are all of the table."""
+    """Return how a table is published. ``columns`` are all of the table."""
     full = table.replica_identity is ReplicaIdentity.FULL
     wanted = [c for c in columns if entry.columns is None or c.name in entry.columns]
     attributes = tuple(

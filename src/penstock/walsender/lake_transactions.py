@@ -1,8 +1,8 @@
 """The lake as a source of logical decoding: commits as transactions of a reorder buffer.
 
-In: transactions of the log, decoded to rows (``decoding``). Out: items for ``penstock.decoding``.
-Changes are drawn when the plugin comes to them. All changes of a transaction stand where it begins,
-since a commit has no order among its tables.
+``LakeTransactions`` has transactions of the log decoded to rows (``decoding``), and turns them into
+items for ``penstock.decoding``. Changes are read when the plugin needs them. All changes of a
+transaction have the LSN of its begin, since a commit has no order among its tables.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class LakeTransactions:
         two_phase_at: Lsn | None = None,
         catalogs: Callable[[LakeTransaction], Catalogs] | None = None,
     ) -> None:
-        """Take a source that gives rows and describes their tables, or gives messages of pgoutput.
-        ``two_phase_at`` is as the source has it. ``catalogs`` gives the catalogs as they were at a
-        transaction; it is cheap, as they read nothing until they are asked."""
+        """Take a source of rows with descriptions of their tables, or of pgoutput messages.
+        ``two_phase_at`` is that of the source. ``catalogs`` returns the catalogs as they were at a
+        transaction; it is cheap, since they are read only when they are asked."""
         self.source: Final = source
         self._catalogs = catalogs
         self._two_phase_at = two_phase_at
@@ -93,8 +93,8 @@ class LakeTransactions:
                 yield self.portion(change, transaction)
 
     def portion(self, portion: Portion, transaction: LakeTransaction) -> Decoded:
-        """Decode a portion; its changes stand where the transaction begins. A message stands at the
-        end of its record."""
+        """Decode a portion. Its changes have the LSN of the transaction's begin, and messages that
+        of the end of their records."""
         if portion.message is not None:
             return portion.message
         lsn = transaction.begin
@@ -111,7 +111,7 @@ class LakeTransactions:
         return RowBatch(relation, action, new, old, lsn, rows=columns.count)
 
     def _relation(self, portion: Portion, relation: Relation) -> RelationData:
-        """Return what the plugin sees of a table; pgoutput needs the relation alone."""
+        """Return a table as the plugin sees it; pgoutput needs only the relation."""
         described = portion.described.get(relation.oid)
         if described is not None:
             return described

@@ -1,9 +1,8 @@
 """Slots read by SQL functions (logicalfuncs.c, pg_logical_slot_get_changes_guts).
 
-In: a slot's name, how far to read, the plugin's options. Out: the plugin's writes, as record
-batches that are made when they are drawn. The slot is held until the call is closed, and moves when
-the statement has succeeded. A peek leaves it where it is. Streams get their contexts and sources
-from ``LogicalReading``, too.
+A call returns the plugin's writes as record batches, which are made as they are read. The slot is
+held until the call is closed, and moves when the statement has succeeded. A peek does not move it.
+Streams get their contexts and sources from ``LogicalReading``, too.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ _BUNDLE_BYTES: Final = 16 << 20
 
 
 Process = Callable[[Sequence[LakeTransaction]], Generator[Output | Lsn, None, None]]
-"""A function that yields the output of transactions, and each one's end after its output."""
+"""A function that yields the output of each transaction, and then the transaction's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """A call of ``function``. ``binary``: it gives bytes. ``confirm``: it moves the slot.
+    """A call of ``function``. ``binary``: it returns bytes. ``confirm``: it moves the slot.
     ``upto_lsn`` None reads to the end; ``upto_nchanges`` None reads any number of rows."""
 
     function: str
@@ -65,8 +64,8 @@ class SlotRequest:
 @dataclass(frozen=True, slots=True)
 class LogicalReading:
     """The parts of the node that calls and streams need. ``plugin`` finds a plugin by name or
-    raises PenstockError. ``version`` is the major version that the node reports. ``catalogs`` gives
-    the function by which output plugins see the catalogs as they were at a transaction."""
+    raises PenstockError. ``version`` is the major version that the node reports. ``catalogs``
+    returns a function through which output plugins see the catalogs at a transaction."""
 
     catalog: Catalog
     sequencer: Sequencer
@@ -173,11 +172,10 @@ class SlotCall:
             )
 
     def succeed(self) -> None:
-        """Move the slot, since the query reads nothing more. Rows that it did not draw count as
-        read, as with a server, whose functions give all of their rows before the query sees the
-        first one. A query that did not begin to draw (LIMIT 0, WHERE false) has not called the
-        function; clients ask for the columns this way. The new position is durable when the client
-        has the rows."""
+        """Move the slot, since the query reads nothing more. Rows that it did not fetch count as
+        read, as in a server, whose functions return all rows before the query sees the first one. A
+        query that fetched none (LIMIT 0, WHERE false) has not called the function; clients ask for
+        the columns this way. The new position is durable when the client has the rows."""
         if not self._request.confirm or not self._called:
             return
         for output in self._outputs():
@@ -200,7 +198,7 @@ class SlotCall:
         return self._at
 
     def go_on(self) -> None:
-        """Go on with what has been committed since."""
+        """Go on with transactions that were committed since."""
         self._end = self._reading.sequencer.position().lsn
         self._output, self._all = None, False
 
@@ -236,7 +234,7 @@ class SlotCall:
             )
 
     def _outputs(self) -> Iterator[Output]:
-        """Return the one generator of output; every reader goes on where the last one stopped."""
+        """Return the only generator of output; each reader continues where the last one stopped."""
         if self._output is None:
             self._at = max(self._at, self.hold.start(self))
             self._output = self._whole()
@@ -289,9 +287,8 @@ def slot_options(given: Sequence[str | None] | None) -> tuple[tuple[str, str], .
 
 # The calls of one query that read one slot, which they hold together.
 #
-# In: calls as they are opened, drawn and closed. Out: the position at which each begins to read. As
-# with a server, which runs one function after the other, it is behind what earlier calls have read.
-# The last call that is closed gives the slot back.
+# Each call begins to read after the rows that earlier calls have read, as in a server, which runs
+# one function after the other. The last call to be closed releases the slot.
 
 
 class Call(Protocol):
@@ -303,7 +300,7 @@ class Call(Protocol):
 
     @property
     def position(self) -> Lsn:
-        """The end of what it has read."""
+        """The end of the last transaction that it has read."""
 
     @property
     def under_way(self) -> bool:
@@ -330,15 +327,15 @@ class SlotHold:
         self._calls.append(call)
 
     def leave(self, call: Call) -> None:
-        """Remove a call that is closed; the last one gives the slot back."""
+        """Remove a closed call; the last one releases the slot."""
         self._calls.remove(call)
         if not self._calls:
             self._stack.close()
 
     def start(self, call: Call) -> Lsn:
-        """Return the position at which a call begins, when its first row is drawn. Raises
-        ObjectInUse if another call has given only some of its rows, and either of the two moves the
-        slot."""
+        """Return the position at which a call begins, when its first row is read. Raises
+        ObjectInUse if another call has returned only some of its rows, and either of the two moves
+        the slot."""
         others: Sequence[Call] = [other for other in self._calls if other is not call]
         if any(other.under_way and (other.moves or call.moves) for other in others):
             raise ObjectInUse(

@@ -1,7 +1,7 @@
 """Errors for a stream whose changes are gone for good.
 
-In: a place in the log whose changes cannot be sent, or the store's error for a version. Out:
-errors, with a hint how the slot's reader (a subscriber, or an output plugin's client) recovers.
+Either changes at a position of the log are lost, or the store's error says that a version is gone.
+The hint says how the slot's reader (a subscriber, or an output plugin's client) recovers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Tables that a subscription maintains, and the commits of others to them.
 
-In: the logs of such tables, from their places in the log of transactions on. Out: commits of others
-up to the subscription's first one, each a transaction of its own, without an origin or with its
-writer's; and the tables that a cut moves on from there. So a row written here goes to every
-subscriber as soon as it is committed, with origin = none too. ``cut_commits`` sees to the
-subscription's own commits, as a cut is all of them or nothing. If a crash has left such commits
-without a cut, and others came between them, the cut is taken apart (``in_turn``). A commit's marker
-tells whose it is.
+``walk`` reads the logs of such tables from their positions in the log of transactions. Each commit
+of others before the subscription's first one is a transaction of its own, without an origin or with
+its writer's. So a row written here is sent to every subscriber as soon as it is committed, with
+origin = none too. ``cut_commits`` handles the subscription's own commits: a cut has all of them or
+none. If a crash has left such commits without a cut, and others have committed between them, the
+cut is divided (``in_turn``). A commit's marker identifies its writer.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Owners = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class CutMember:
-    """A table that a cut has moved on."""
+    """A table that has a later version in a cut than in the log."""
 
     table: LakeTable
     at: Sequenced
@@ -63,8 +62,8 @@ class OwnedTable:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Commits of tables that follow one another. ``others``: it is one commit of somebody else.
-    ``lsn`` is the position up to which the subscription's commits go, None for the cut."""
+    """Consecutive commits of tables. ``others``: it is one commit of somebody else. ``lsn``: the
+    position of the subscription's last commit, None for the cut's."""
 
     commits: tuple[tuple[CutMember, tuple[TableCommit, ...]], ...]
     others: bool = False
@@ -74,9 +73,9 @@ class Turn:
 def in_turn(
     parts: Sequence[tuple[CutMember, Sequence[TableCommit]]], app_id: str
 ) -> Iterator[Turn]:
-    """Yield the commits of a cut in an order that keeps each table's own. Commits of others stand
-    by themselves. What the subscription has committed before such a commit goes before it, up to
-    the same position in every table."""
+    """Yield the commits of a cut in an order that keeps each table's own. Each commit of others is
+    a turn of its own. The subscription's commits before it come first, up to the same position in
+    every table."""
     left = [(member, list(commits)) for member, commits in parts]
     while first := min(filter(None, map(partial(_next_of_others, app_id), left)), default=None):
         lsn, oid = first
@@ -147,9 +146,9 @@ class OwnedTables:
         )
 
     def before(self, moments: Mapping[int, int]) -> dict[int, list[PendingTransaction]]:
-        """Return the commits of others, by table oid. ``moments`` are the places of the cuts that
-        move tables on. What a table's log has before a cut goes before it, whatever the clocks
-        said."""
+        """Return the commits of others, by table oid. ``moments``: the times that order the cuts of
+        these tables. Commits that a table's log has before a cut precede it, whatever their
+        writers' clocks."""
         return {
             owned.table.oid: [
                 replace(found, moment=min(found.moment, moments.get(owned.table.oid, found.moment)))
@@ -163,7 +162,7 @@ class OwnedTables:
 def found_alone(
     table: LakeTable, commit: TableCommit, moment: int, subscriptions: Sequence[Subscription]
 ) -> PendingTransaction:
-    """Return a commit as a transaction of its own, whatever group or block it belongs to."""
+    """Return a commit as a transaction of its own, even if it belongs to a group or block."""
     member = Member(table.oid, table.uri or "", commit.version - 1, commit.version, commit.table_id)
     origin, lsn = origin_of(commit.applied, subscriptions)
     return PendingTransaction(
@@ -203,7 +202,7 @@ def walk(
 
 
 def _has_moved(at: Sequenced, cut: CutTable) -> bool:
-    """Tell whether a cut moves a table on. A cut of another table that lay or lies in its place
-    does not."""
+    """Tell whether a cut has a later version of the table. A cut of another table at the same URI
+    does not count."""
     other = at.table_id is not None and cut.id is not None and at.table_id != cut.id
     return at.version < cut.version and not other

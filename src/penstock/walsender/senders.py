@@ -1,7 +1,7 @@
 """The streams of a node, and how much each has sent (walsender.c, WalSndCtl).
 
-In: streams as they begin and end. Out: their states, for pg_stat_replication, and how much has been
-sent from each slot since the node started, for pg_stat_replication_slots.
+Streams register here while they run. pg_stat_replication shows their states, and
+pg_stat_replication_slots the amounts sent from each slot since the node started.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Senders:
             return tuple(self._running[pid] for pid in sorted(self._running))
 
     def totals(self, slot: str) -> Totals:
-        """Return the counts of all streams of a slot, including those that run."""
+        """Return the counts of all streams of a slot, including running ones."""
         with self._lock:
             states = [s.state for s in self._running.values() if s.state.slot == slot]
             return _sum(self._ended.get(slot, Totals()), states)
 
     def forget(self, slot: str) -> None:
-        """Drop the counts of a name, as a new slot has it now."""
+        """Drop the counts of a name, which a new slot has now."""
         with self._lock:
             self._ended.pop(slot, None)
 

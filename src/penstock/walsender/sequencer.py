@@ -1,47 +1,46 @@
-"""One total order of the lake's commits, with positions that stay: the node's WAL.
+"""One total order of the lake's commits, with permanent positions: the node's WAL.
 
-In: the logs of the warehouse's tables, and the cuts of this node's subscriptions. Out: transactions
-in the catalog, each durable before anybody sees it, and a wake-up for the streams that send them.
+The sequencer reads the logs of the warehouse's tables and the cuts of this node's subscriptions. It
+records transactions in the catalog, each durable before anybody sees it, and wakes their streams.
 
 Delta orders the commits of one table and knows no order between tables, and writers need not know
-of the node. So their order is decided here, once, and written down: a commit that has a position
-keeps it. A table is followed from the version at which it is first seen. A snapshot at a position
-is, for each table, the version up to which its commits are in the log.
+of the node. So the order is decided here, once, and recorded: a commit that has a position keeps
+it. A table is followed from the version at which it is first seen. A snapshot at a position is, for
+each table, the last version that the log has up to there.
 
 From Delta commits to positions (``step``; one thread at a time, in any process):
 
     logs of own tables              logs of tables that subscriptions maintain, cuts table
-    each commit by itself           what a subscription wrote from cut to cut, as one; commits of
-      |                             others by themselves, in their places
+    each commit by itself           a subscription's commits from cut to cut as one; each commit of
+      |                             others by itself, in its place
       '---------------.-------------------'
                       v
-    in_order          two looks at every table, by the times of the writers; a table's own order
-                      stays (commit_order)
-    goes_on           a table in whose place another log lies is dropped, and a new relation follows
-    whole_blocks      commits of a transaction block wait until all its tables have theirs
-    one_by_block      and are one transaction then; a block that was taken back changes nothing
-    together          commits that belong together otherwise (moved rows) are one transaction
+    in_order          read every table twice; order by the writers' times, and keep each table's
+                      own order (commit_order)
+    goes_on           drop a table whose log was replaced by another, which is a new relation
+    whole_blocks      a transaction block's commits wait until all its tables have theirs
+    one_by_block      then they are one transaction; a block that was taken back changes nothing
+    together          other commits that belong together (moved rows) are one transaction, too
                       v
-    _append           one write of the catalog: every table's part begins where the log ends? Then
-                      xid, time and LSNs begin < commit < end, with from and to version of each
-                      table. If not, another process was quicker: look again.
+    _append           one write of the catalog: does every table's part begin where the log ends?
+                      Then record xid, time, LSNs begin < commit < end, and each table's from and to
+                      version. If not, another process was quicker: read again.
                       v
-    _told             durable, so the streams that wait for a position are woken
+    _told             durable, so wake the streams that wait for a position
 
 States of a commit of a table:
 
     not seen --> found --> in the log (has a position) --> forgotten, once no slot needs it (prune)
                   |  ^
-                  v  |     the cut that has it is not made; its block is not complete; an earlier
-                 waits     commit of its table waits; the table or its log cannot be read now
+                  v  |     its cut does not exist yet; its block is incomplete; an earlier commit of
+                 waits     its table waits; the table or its log cannot be read now
 
-    A commit whose log entry is gone never gets there: the gap has a position of its own, at which
-    streams that need the commit fail (``following``).
+    A commit whose log entry is gone never gets a position. The gap gets one, at which streams that
+    need the commit fail (``following``).
 
-OPTIMIZE and other commits that change no rows get no position; the next one starts from their
-version. Each table is followed by itself: if one cannot be read, its commits come after those of
-others once it can be. Messages of sessions and PREPAREs enter the log by ``emit`` and
-``recording``.
+OPTIMIZE and other commits that change no rows get no position; the next commit starts from their
+version. Each table is followed by itself: if one cannot be read, its commits enter the log later
+than those of others. Messages of sessions enter the log by ``emit``, PREPAREs by ``recording``.
 """
 
 from __future__ import annotations
@@ -107,12 +106,12 @@ log = logging.getLogger(__name__)
 _DISCOVERY_INTERVAL_S: Final = 5.0
 """Seconds between two listings of the warehouse; statements and new slots list it at once."""
 _TRIES: Final = 10
-"""Looks that one step repeats if another process was quicker; then the next step goes on."""
+"""Attempts of one step while other processes are quicker; then the next step continues."""
 _LAST: Final = 1 << 62
 """A version that no table reaches."""
 _CUTS_WORK: Final = "cuts"
 _CUTS: Final = -1
-"""The key of what subscriptions wrote, among the oids of tables."""
+"""The key of subscriptions' commits, among the oids of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +182,8 @@ class Sequencer:
         return bool(self._watched)
 
     def has_news(self) -> bool:
-        """Tell by some system calls whether a step would find something. This is cheap enough to be
-        asked again and again. Tables that have not changed lately are not asked."""
+        """Tell whether a step would find something. A few system calls decide, so this can be
+        called often. Tables that have not changed lately are not checked."""
         return any(os.access(path, os.F_OK) for path in self._watched)
 
     def _watch(self) -> None:
@@ -205,19 +204,19 @@ class Sequencer:
 
     @property
     def end(self) -> Lsn:
-        """The end of the log, as far as streams were told."""
+        """The end of the log that streams were woken for."""
         return self._end
 
     @contextmanager
     def one_transaction(self) -> Iterator[None]:
-        """Hold off steps while the block commits a group, so that one step finds it whole."""
+        """Hold off steps while the block commits a group, so one step finds the whole group."""
         with self._lock:
             yield
 
     @contextmanager
     def recording(self) -> Iterator[tuple[CatalogTransaction, int]]:
         """Open a write of the catalog that puts records into the log; yield it and their time. Use
-        it within ``one_transaction``. Streams are told of the records when they are durable."""
+        it within ``one_transaction``. Streams are woken when the records are durable."""
         with self._catalog.write() as t:
             yield t, self._times.next(t, now())
         with suppress(StorageError):  # the records are durable; the next step tells of them
@@ -229,10 +228,10 @@ class Sequencer:
         return {table.oid for table in self._following.followed().own()} >= set(relations)
 
     def end_blocks(self) -> None:
-        """Put committed blocks into the log whose commits will not be found any more. Their tables,
-        or entries of their logs, are gone. Streams that were sent the PREPARE get its COMMIT
-        PREPARED, and streams with messages get the blocks' messages. Raises what the catalog
-        raises."""
+        """Put committed blocks into the log whose commits cannot be found any more, because their
+        tables or entries of their logs are gone. Streams that have sent the PREPARE send COMMIT
+        PREPARED, and streams with messages send the blocks' messages. Raises the catalog's errors.
+        """
         with self._catalog.read() as t:
             waiting = waiting_for_commits(t)
         if not waiting:
@@ -259,8 +258,8 @@ class Sequencer:
         return Position(end, {oid: sequenced.version for oid, sequenced in at.items()})
 
     def _unmoved(self) -> Position | None:
-        """Return the end of the log if no table and no cut has anything that is not in it. So a
-        statement need not wait for committers. None if this cannot be told without a step."""
+        """Return the end of the log if it has all commits of all tables and cuts. So a statement
+        need not wait for committers. None if only a step can decide that."""
         with self._catalog.read() as t:
             generation, end = t.generation(), t.transactions.end()
         followed = self._following.last_at(generation, end)
@@ -378,8 +377,8 @@ class Sequencer:
         return moved, commits
 
     def _append(self, found: Sequence[PendingTransaction]) -> bool:
-        """Append transactions to the log, and tell whether that was done. It is not done if another
-        process has put commits of these tables there meanwhile; then they must be found again."""
+        """Append transactions to the log and return True. Return False if another process has put
+        commits of these tables there meanwhile; then they must be found again."""
         relations = {member.relation for item in found for member in item.members}
         with self._catalog.write(counted=False) as t:
             # Compare inside the write transaction, since there is one at a time: two processes must
@@ -444,14 +443,13 @@ def _of_cut(subscription: int, cut: Cut, turn: Turn) -> PendingTransaction:
 
 # Transaction blocks over several tables, each of which becomes one transaction.
 #
-# In: transactions that were found, in order. Out: the same, with the commits of each block as one.
-# A block is complete when all its tables have their commits, or when each of its commits was taken
-# back. Until then its commits wait, with all later commits of its tables. So no log ever has half a
-# block.
+# The commits of each block are joined into one transaction. A block is complete when all its tables
+# have their commits, or when each of its commits was taken back. Until then its commits wait, with
+# all later commits of its tables. So the log never has half a block.
 #
-# What others have committed between the block's commits goes before or after the block, as it
-# stands in the tables' own logs. What stands between a commit and the one that takes it back
-# becomes a part of the block.
+# Commits of others between those of the block go before or after the block, as in the tables' own
+# logs. Commits between a commit of the block and the one that takes it back become a part of the
+# block.
 
 _NONE: Final[Mapping[str, Collection[int]]] = {}
 
@@ -459,9 +457,9 @@ _NONE: Final[Mapping[str, Collection[int]]] = {}
 def waited_for(
     found: Sequence[PendingTransaction], followed: Collection[int]
 ) -> dict[str, set[int]]:
-    """Return, for each incomplete block, oids of the tables whose commits it lacks. If commits of
-    it were taken back, these are the tables whose commits were not taken back yet. ``followed`` has
-    the oids of tables whose every commit is looked at."""
+    """Return, for each incomplete block, oids of the tables whose commits it lacks. If some of its
+    commits were taken back, these are the tables whose commits were not taken back yet.
+    ``followed``: oids of the tables of which every commit is read."""
     blocks: dict[str, list[PendingTransaction]] = defaultdict(list)
     for item in found:
         if item.block and item.group is not None:
@@ -476,7 +474,7 @@ def whole_blocks(
     lost: Mapping[str, Collection[int]] = _NONE,
 ) -> list[PendingTransaction]:
     """Return ``found`` without incomplete blocks. ``waiting`` comes from ``waited_for``; ``lost``
-    has the tables of it that are not waited for any more, by block."""
+    has those of its tables that need not be waited for any more, by block."""
     unfinished = {
         group for group, relations in waiting.items() if set(relations) - set(lost.get(group, ()))
     }
@@ -569,13 +567,12 @@ def _relations(item: PendingTransaction) -> set[int]:
     return {member.relation for member in item.members}
 
 
-# Blocks whose commits to a table are gone from its log, so that their other tables go on.
+# Blocks whose commits to a table are gone from its log; their other tables must go on.
 #
-# In: incomplete blocks, with the tables whose commits they lack. Out: those of these tables that
-# are not waited for. A block that the catalog does not note any more is over: commits that its
-# tables' logs lack after that will never come. If such a log has a gap, the gap is put into the log
-# of transactions before the rest of the block. So a stream of both tables stops there, and no
-# stream is sent half a block.
+# ``LostBlocks`` finds the tables of an incomplete block that need not be waited for. A block is
+# over once the catalog has no record of it: commits that its tables' logs still lack will never be
+# put. If such a log has a gap, the gap is put into the log of transactions before the rest of the
+# block. So a stream of both tables stops there, and no stream sends half a block.
 
 
 class LostBlocks:
@@ -594,7 +591,7 @@ class LostBlocks:
         waiting: Mapping[str, Collection[int]],
         followed: FollowedTables,
     ) -> Mapping[str, Collection[int]]:
-        """Return, by block, oids of the tables that are not waited for. ``waiting`` has, by block,
+        """Return, by block, oids of tables that need not be waited for. ``waiting`` has, by block,
         the tables whose commits ``there`` lacks."""
         known, self._over = self._over, frozenset()
         if not waiting:
@@ -641,19 +638,19 @@ class LostBlocks:
 
 # New commits of the followed tables, read only from logs that have grown.
 #
-# In: the followed tables, and how far each is followed. Out: the logs that go on after that, and
-# their commits. ``commit_order`` decides the order between tables.
+# ``TableLooks`` reads the commits after the last version of each table in the log. ``commit_order``
+# decides the order between tables.
 #
-# If nothing is new, a look costs one system call for each table in a local folder, and one request
-# for each table in an object store. The reading grows with the number of new commits.
+# If nothing is new, a look takes one system call for each table in a local folder, and one request
+# for each table in an object store. Otherwise only new commits are read.
 
 _COMMITS: Final = "commits"
 _LATELY_S: Final = 60.0
 """Seconds for which a table that has changed is likely to change again."""
 _FEW: Final = 16
-"""The number of tables up to which all are watched, whether they have changed lately or not."""
+"""Up to this number of tables, all are watched, even if they have not changed lately."""
 _MANY: Final = 100
-"""Tables that are watched at most, the ones that have changed last."""
+"""The largest number of watched tables, the ones that have changed last."""
 
 
 class TableLooks:
@@ -678,7 +675,7 @@ class TableLooks:
     def own(
         self, followed: FollowedTables, grown: Collection[int]
     ) -> dict[int, list[PendingTransaction]]:
-        """Return new commits of the tables whose every commit is a transaction."""
+        """Return new commits of the tables of which every commit is a transaction."""
         return self._look((t for t in followed.own() if t.oid in grown), followed, {})
 
     def again(
@@ -709,7 +706,7 @@ class TableLooks:
                 version, moment = before[-1].members[0].to_version, before[-1].moment
             with self._troubles.kept(_COMMITS, table.qualified_name):
                 for commit, committed in self._logs.after(table, version):
-                    # A clock may go back; commits of a table do not change places.
+                    # A clock may go back, but commits of a table keep their order.
                     moment = max(moment, committed)
                     alone = found_alone(table, commit, moment, followed.subscriptions)
                     commits.append(
@@ -743,7 +740,7 @@ class TableLooks:
 
     def watched(self, followed: FollowedTables) -> tuple[str, ...]:
         """Return the paths of the next entries of tables that have changed lately. A table is left
-        out if its next entry is there already, but waits for something else."""
+        out if its next entry exists already, but waits for something else."""
         since = time.monotonic() - _LATELY_S
         lately = sorted((at, oid) for oid, at in self._changed.items() if at >= since)[-_MANY:]
         self._changed = {oid: at for at, oid in lately}
@@ -759,9 +756,9 @@ class TableLooks:
         return tuple(path for path in paths if path is not None)
 
 
-# The sequencer's thread, which steps again and again and runs the upkeep now and then.
+# The sequencer's thread: it steps again and again, and sometimes runs the upkeep.
 #
-# In: a sequencer and an interval. Out: a thread that runs from ``start`` to ``stop``.
+# The thread runs from ``start`` to ``stop``.
 
 _UPKEEP_INTERVAL_S: Final = 30.0
 _GLANCES: Final = 5
@@ -769,7 +766,7 @@ _GLANCES: Final = 5
 _SHORTEST_S: Final = 0.005
 """Seconds between two glances at least, unless the interval is shorter."""
 _SHARE: Final = 0.02
-"""The share of a core that steps which find nothing may take; expensive ones come less often."""
+"""The share of a core for steps that find nothing; expensive steps are made less often."""
 _LONGEST_S: Final = 0.25
 """Seconds up to which expensive steps may stretch the interval."""
 

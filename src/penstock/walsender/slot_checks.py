@@ -1,6 +1,6 @@
-"""Checks before a replication slot is made or used: its name, its state, the role that asks.
+"""Checks before a replication slot is created or used: its name, its state, the role (slot.c).
 
-In: names, slots, a role's attributes. Out: nothing, or PostgreSQL's errors (slot.c).
+Each check raises PostgreSQL's error, or returns nothing.
 """
 
 from __future__ import annotations

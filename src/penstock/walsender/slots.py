@@ -1,8 +1,8 @@
-"""Replication slots of the node: made, held by one session at a time, moved, dropped (slot.c).
+"""Replication slots of the node: created, held by one session at a time, moved, dropped (slot.c).
 
-In: sessions by their pids. Out: slots that survive the node's end, except temporary ones, which
-live in this object and end with their session. A confirmed position is in the catalog before anyone
-relies on it. The position that SQL functions have read up to is known here at once, and durable
+Sessions are known by their pids. Slots survive the node's end, except temporary ones, which exist
+only in this object and end with their session. A confirmed position is in the catalog before anyone
+relies on it. The position that SQL functions have read up to counts here at once, and is durable
 when their client has the rows. ``slot_checks`` decides who may use slots and how they are named.
 """
 
@@ -66,8 +66,8 @@ class SlotState:
 @dataclass(slots=True)
 class _Read:
     """The position up to which a session's statements have read a slot, not durable. ``sent`` is
-    the position up to which the rows were sent. ``unsent`` is that of a statement whose rows were
-    not all sent, and which still holds the slot."""
+    the position up to which the rows were sent. ``unsent`` is the position of a statement that
+    still holds the slot, since some of its rows were not sent."""
 
     pid: int
     sent: Lsn | None = None
@@ -86,10 +86,10 @@ class Slots:
         plugin: Callable[[str], OutputPlugin] = find_plugin,
         check_warehouse: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the node's parts. ``begin_again`` gets the name of each new slot, for counts by
-        name. ``plugin`` finds an output plugin by its name or raises PenstockError.
-        ``check_warehouse`` raises if the warehouse is not there, for then missing files mean
-        nothing."""
+        """Take the node's parts. ``begin_again`` gets the name of each new slot, to reset its
+        counts. ``plugin`` finds an output plugin by its name or raises PenstockError.
+        ``check_warehouse`` raises if the warehouse is not there: missing files then do not mean
+        lost changes."""
         self._check_warehouse = check_warehouse
         self._begin_again = begin_again
         self.plugin = plugin
@@ -249,9 +249,9 @@ class Slots:
 
     def read_up_to(self, name: str, at: Lsn, *, pid: int) -> None:
         """Note that a session's statement has read a slot that it holds up to ``at``. It holds the
-        slot until its rows are sent (``answered``). As with a server, the position counts at once,
-        and after a crash the rows come again unless their client is known to have them
-        (``heard``)."""
+        slot until its rows are sent (``answered``). As in a server, the position counts at once.
+        After a crash the rows are read again unless their client is known to have them (``heard``).
+        """
         if name in self._temporary:
             self.confirm(name, at)
             return
@@ -261,8 +261,8 @@ class Slots:
         failpoint(AFTER_SLOT_READ)
 
     def answered(self, pid: int, there: Callable[[], bool] = lambda: True) -> None:
-        """Note that all rows that the session's statements have read are sent. The client has not
-        been told yet that it may go on. ``there`` tells whether it is still connected."""
+        """Note that all rows that the session's statements have read are sent, before the client
+        gets ReadyForQuery. ``there`` tells whether the client is still connected."""
         if not self._has_read(pid) or not there():
             return
         with self._lock:
@@ -283,8 +283,8 @@ class Slots:
                     self._save(name)
 
     def take_back(self, pid: int, *, sent: bool) -> None:
-        """Put back rows that the session's statements have read and its client does not have. With
-        ``sent``, those that were sent are put back as well, as the connection is broken."""
+        """Move slots back to before rows that the session's statements have read and its client
+        does not have. With ``sent`` (the connection is broken), sent rows count as not received."""
         if not self._has_read(pid):
             return
         with self._lock:
@@ -303,7 +303,7 @@ class Slots:
 
     def _as_read(self, slot: Slot) -> Slot:
         """Return a slot at the position that statements have read up to. Only the confirmed
-        position moves; restart_lsn stays, for a crash needs the rows again."""
+        position moves; restart_lsn stays, since the rows are needed again after a crash."""
         read = self._read.get(slot.name)
         at = read and (read.unsent or read.sent)
         at = max(slot.confirmed_flush_lsn, at or slot.confirmed_flush_lsn)
@@ -328,9 +328,9 @@ class Slots:
         self._lock.notify_all()
 
     def two_phase_at(self, slot: Slot, start: Lsn, *, twophase: bool) -> Lsn | None:
-        """Return the position from which on PREPAREs are sent, None without ``twophase``. The slot
-        is held and read from ``start`` on. If it did not send PREPAREs until now, it does from
-        ``start`` on, whatever later calls ask for (CreateDecodingContext)."""
+        """Return the position from which PREPAREs are sent, None without ``twophase``. The slot is
+        held and read from ``start`` on. If it has not sent PREPAREs yet, it does from ``start`` on,
+        and later calls cannot change that (CreateDecodingContext)."""
         if not twophase:
             return None
         if slot.two_phase and slot.two_phase_at is not None:
@@ -370,7 +370,7 @@ class Slots:
         log.error('replication slot "%s" is lost: %s', name, reason)
 
     def oldest(self) -> Lsn | None:
-        """Return the position from which on slots need transactions, None without usable slots."""
+        """Return the position from which slots need transactions, None without usable slots."""
         slots = [state.slot for state in self.all()]
         usable = [slot.restart_lsn for slot in slots if slot.invalidation_reason is None]
         return min(usable, default=None)
@@ -479,10 +479,9 @@ class Slots:
 
 # Slots that fall behind the retention of Delta tables.
 #
-# In: slots, the log of transactions, the properties of tables. Out: a warning in the log while
-# there is time to act. A slot that nobody reads is given up if its oldest commit is older than
-# ``max_slot_keep_age``. Nothing can hold files back here: others run VACUUM and log cleanup, and
-# look only at the tables' properties.
+# The node's log gets a warning about such a slot while there is time to act. A slot that nobody
+# reads is invalidated if its oldest commit is older than ``max_slot_keep_age``. The node cannot
+# keep files from removal: others run VACUUM and log cleanup, and obey only the tables' properties.
 
 _RETENTIONS: Final = {
     "delta.logRetentionDuration": "interval 30 days",
@@ -491,8 +490,8 @@ _RETENTIONS: Final = {
 
 
 class Retention:
-    """Watch the age of what slots wait for. ``max_keep_age_s`` is the age in seconds of a commit at
-    which an unread slot that waits for it is given up, 0 for never. ``now`` gives seconds since the
+    """Watch the age of the commits that slots still need. An unread slot is invalidated if such a
+    commit is older than ``max_keep_age_s`` seconds (0: never). ``now`` returns seconds since the
     Unix epoch."""
 
     def __init__(

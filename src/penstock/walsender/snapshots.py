@@ -1,8 +1,8 @@
 """Exported snapshots: one name for a set of table versions (snapmgr.c, ExportSnapshot).
 
-In: a consistent point and the session that exports it. Out: a name by which other sessions import
-it, until the exporting session runs its next command or ends. A snapshot stays readable for as long
-as Delta keeps its versions.
+A session exports a consistent point, and other sessions import it by name, until the exporting
+session runs its next command or ends. A snapshot stays readable for as long as Delta keeps its
+versions.
 """
 
 from __future__ import annotations

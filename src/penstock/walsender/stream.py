@@ -1,10 +1,9 @@
 """START_REPLICATION: transactions out, confirmations in (walsender.c, WalSndLoop).
 
-In: a feed of transactions, a context of the slot's output plugin, and the client's messages. Out:
-each write of the plugin as one XLogData message, and keepalives. The client gets earlier writes
-while the plugin works, and is heard between writes. A transaction of which the plugin writes
-nothing is not sent; its position reaches the client by keepalives. The position that the client has
-flushed is confirmed in its slot.
+``Stream`` takes transactions from a feed, and sends each write of the slot's output plugin as one
+XLogData message, and keepalives. The client gets earlier writes while the plugin works, and its
+messages are read between writes. If the plugin writes nothing for a transaction, only keepalives
+send the transaction's position. The position that the client has flushed is confirmed in its slot.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from penstock.walsender.feed import (
 from penstock.walsender.lake_transactions import Decoded, LakeTransactions
 
 TICK_S: Final = 0.05
-"""Seconds to wait for something to send at most, and so the delay of an answer."""
+"""The most seconds to wait for something to send, and so the delay of an answer."""
 
 
 @dataclass(slots=True)
@@ -77,8 +76,8 @@ class Stream:
     ) -> None:
         """Take a started ``context``, and the ``lake`` that the feed's source belongs to.
 
-        ``timeout_s`` gives the present wal_sender_timeout, 0 for none. ``check`` raises if the
-        stream must end. ``told`` is called once ``state`` has what the client has said.
+        ``timeout_s`` returns the present wal_sender_timeout, 0 for none. ``check`` raises if the
+        stream must end. ``told`` is called once ``state`` has the client's latest reply.
         """
         self._context, self._lake = context, lake
         self._told_others = told
@@ -111,7 +110,7 @@ class Stream:
             return
 
     def handle(self, item: Item | None) -> None:
-        """Send the transaction that begins; None if none has come. Raises the feed's
+        """Send the transaction that begins with ``item``; None: there is none. Raises the feed's
         PenstockError, and the plugin's errors."""
         match item:
             case None:
@@ -161,7 +160,7 @@ class Stream:
             self._check()
 
     def _progress(self, lsn: Lsn, xid: int, skipped_xact: bool) -> None:
-        """Hear the client while the plugin works (WalSndUpdateProgress)."""
+        """Read the client's messages while the plugin works (WalSndUpdateProgress)."""
         now = time.monotonic()
         if now - self._listened >= TICK_S:
             self._listened = now
@@ -187,7 +186,7 @@ class Stream:
             self._keepalive(reply_requested=owed)
 
     def _blocked(self) -> None:
-        """Listen to a client that takes nothing now; it may still say that it is there
+        """Read the messages of a client whose socket takes no data now; it may still send replies
         (WalSndWriteData)."""
         self._client_done()
         self._check_timeout()

@@ -1,9 +1,8 @@
 """Synchronous replication: commits that wait for subscribers (syncrep.c).
 
-In: the streams with what their clients have confirmed, and the current value of the parameter
-synchronous_standby_names. Out: whether the standbys that it names have confirmed a position, and
-the state of each stream for pg_stat_replication. A commit is in the log and visible to all before
-its session waits.
+``SyncRep`` compares the clients' confirmed positions with a commit's, by the current value of
+synchronous_standby_names, and returns the state of each stream for pg_stat_replication. A commit is
+in the log and visible to all before its session waits.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class SyncRep:
     """Synchronous replication of one node; for every session's thread."""
 
     def __init__(self, senders: Senders, names: Callable[[], str]) -> None:
-        """Take the streams, and ``names``, which gives the parameter's current value."""
+        """Take the streams, and ``names``, which returns the parameter's current value."""
         self._senders = senders
         self._names = names
         self._parsed: tuple[str, SyncRepConfig | None] = "", None
@@ -83,14 +82,14 @@ class SyncRep:
         }
 
     def tell(self) -> None:
-        """Wake sessions that wait. Call it when a stream has heard from its client or has ended, or
-        the parameter has changed."""
+        """Wake waiting sessions. Call it when a stream has received a reply or has ended, or the
+        parameter has changed."""
         with self._told:
             self._told.notify_all()
 
     def wait(self, position: Lsn, mode: str, given_up: Callable[[], bool]) -> bool:
-        """Wait until ``position`` is confirmed as ``mode`` (synchronous_commit) demands. Return
-        True as well if nobody need confirm any more, and False if ``given_up`` says so."""
+        """Wait until ``position`` is confirmed as ``mode`` (synchronous_commit) demands, or no
+        confirmation is needed any more. Return False if ``given_up`` returned True first."""
         kind = MODES.get(mode)
         if kind is None:
             return True

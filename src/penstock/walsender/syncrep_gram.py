@@ -1,6 +1,6 @@
 """The parameter synchronous_standby_names (syncrep_gram.y, syncrep_scanner.l).
 
-In: its text. Out: the standbys that a commit waits for, or PostgreSQL's syntax error.
+``parse`` returns the standbys that a commit waits for, or raises PostgreSQL's syntax error.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The logs of the followed tables, each told apart from another log in its place.
+"""The logs of the followed tables, and whether another log has replaced one.
 
-In: a table and how far it is followed. Out: the commits after that, and whether the log is still
-the one that was followed. The mark of the entry that was seen last makes the usual answer cheap:
-one request to the store for each table with new commits. In a local folder, one system call tells
-whether the next entry is there; times of folders are not used, as they may be coarse. The sequencer
-decides what to do if the log is another one.
+``TableLogs`` reads the commits after a version, and checks that the log is still the followed one.
+The check is usually cheap: it compares the mark of the last entry that was read, by one request to
+the store for each table with new commits. In a local folder, one system call shows whether the next
+entry exists; times of folders may be coarse, so they are not used. The sequencer decides what to do
+about another log.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class TableLogs:
         self._next: dict[int, tuple[int, str, str | None]] = {}
 
     def grown(self, tables: Iterable[LakeTable], at: Mapping[int, int]) -> list[LakeTable]:
-        """Return the tables whose logs may go on after the versions ``at``, by table oid. Tables
-        for which finding out costs as much as reading the entry are all returned. A table that may
-        not be read is not found here, but by ``same``."""
+        """Return the tables whose logs may go on after the versions ``at``, by table oid. A table
+        is always returned if checking it costs as much as reading the entry. A table that may not
+        be read is not found here, but by ``same``."""
         return [
             table
             for table in tables
@@ -62,8 +62,8 @@ class TableLogs:
                 yield commit, (written or 0) // 1000
 
     def goes_on(self, table: LakeTable, at: Sequenced, upto: int) -> bool:
-        """Tell whether the entries read, up to ``upto``, are of the log followed up to ``at``. If
-        so, ``upto`` is the entry that was seen last. Raises StorageError."""
+        """Tell whether the entries read, up to ``upto``, belong to the log followed up to ``at``.
+        If so, remember ``upto`` as the last entry. Raises StorageError."""
         seen = entry_mark(table.uri or "", upto)  # before the check, so as not to mark another log
         if not self.same(table, at):
             return False

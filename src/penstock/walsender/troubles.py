@@ -1,7 +1,7 @@
 """Tables that cannot be followed or shown at the moment.
 
-In: a table's errors, and the news that it works again. Out: one line in the log for each reason,
-and a list for ``pg_stat_lake_tables`` and metrics. One table's error does not stop the others;
+Each new error of a table is logged once, and kept until the work succeeds.
+``pg_stat_lake_tables`` and metrics show the list. One table's error does not stop the others;
 callers decide what waits for it.
 """
 
@@ -30,7 +30,7 @@ class Trouble:
 
 class Troubles:
     """Hold the errors of tables. For several threads. ``what`` names the work that failed; a table
-    is well once all of its works succeed."""
+    has no error once all its works succeed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class Troubles:
         return tuple({name: found[name, what] for name, what in sorted(found)}.values())
 
     def of(self, what: str) -> frozenset[str]:
-        """Return the names of the tables with which a work failed."""
+        """Return the names of the tables for which a work failed."""
         with self._lock:
             return frozenset(name for name, failed in self._found if failed == what)
 
@@ -58,14 +58,14 @@ class Troubles:
             self.over(what, name)
 
     def over(self, what: str, name: str) -> None:
-        """Remove the error of a work, as the table is well or no longer there."""
+        """Remove the error of a work that has succeeded, or whose table is gone."""
         with self._lock:
             found = self._found.pop((name, what), None)
         if found is not None:
             log.info('table "%s" is read again', found.name)
 
     def forget(self, there: set[str]) -> None:
-        """Remove the errors of all tables but these, which are the ones that exist."""
+        """Remove the errors of tables other than the existing ones, ``there``."""
         with self._lock:
             for key in [key for key in self._found if key[0] not in there]:
                 del self._found[key]

@@ -1,14 +1,13 @@
 """PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED as records of the log (twophase.c).
 
-In: prepared transactions of the catalog, and transactions that are about to be put into the log.
-Out: the records. One write of the catalog notes a transaction as prepared and puts its PREPARE into
-the log, and one write notes its end and puts the record of it there. So after a crash there are
-both or neither.
+One write of the catalog marks a transaction as prepared and puts its PREPARE into the log. One
+write marks its end and puts the record of the end there. So after a crash there are both or
+neither.
 
 The commits of its tables get COMMIT PREPARED as their record if they are one transaction with
-nothing else in it. Otherwise (a table was lost, a subscription maintains one now, or others have
-committed in between and cannot be told apart) the log gets ROLLBACK PREPARED, and then the commits
-as ordinary ones. So a reader that was sent the PREPARE loses nothing and gets nothing twice.
+nothing else in it. That fails if a table was lost, a subscription maintains one now, or commits of
+others in between cannot be separated. Then the log gets ROLLBACK PREPARED, and the commits as
+ordinary ones. So a reader that has the PREPARE loses nothing and gets nothing twice.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def put_prepare(
     versions: Sequence[int],
     time: int,
 ) -> None:
-    """Put PREPARE TRANSACTION into the log. ``versions`` are those of the changes' tables for which
-    the changes were checked."""
+    """Put PREPARE TRANSACTION into the log. ``versions``: the tables' versions against which the
+    changes were checked."""
     members = [
         Member(change.relation, change.uri, version, version, change.table_id)
         for change, version in zip(changes, versions, strict=True)
@@ -68,7 +67,7 @@ def put_rollback(t: CatalogTransaction, block: PreparedBlock, time: int) -> None
 
 
 def put_commit_of_nothing(t: CatalogTransaction, block: PreparedBlock, time: int) -> None:
-    """Put a COMMIT PREPARED without changes into the log, for tables that are gone since."""
+    """Put a COMMIT PREPARED without changes into the log, since the tables are gone."""
     _put_end(t, TwoPhaseKind.COMMIT_PREPARED, block, time)
     t.prepared_blocks.delete(block.id)
 
@@ -85,8 +84,8 @@ def _put_end(t: CatalogTransaction, kind: TwoPhaseKind, block: PreparedBlock, ti
 
 
 def put_without_rows(t: CatalogTransaction, block: BlockCommit, time: int) -> None:
-    """Put a block that has emitted messages and changed no row into the log. No table's log tells
-    of it."""
+    """Put a block that has emitted messages and changed no row into the log. No table's log has
+    it."""
     prepared = None if block.prepared is None else t.prepared_blocks.get(block.prepared)
     if prepared is not None and prepared.prepare is not None:
         put_commit_of_nothing(t, prepared, time)
@@ -101,17 +100,17 @@ def _put_messages(t: CatalogTransaction, block: str, time: int, xid: int | None 
 
 
 def waiting_for_commits(t: CatalogTransaction) -> frozenset[str]:
-    """Return what is committed and not in the log yet. These are ids of prepared transactions, and
-    of blocks with messages."""
+    """Return ids of prepared transactions, and of blocks with messages, that are committed but not
+    in the log yet."""
     return frozenset({*(prepared.id for prepared in _committed(t)), *_messages_of_committed(t)})
 
 
 def put_without_commits(
     t: CatalogTransaction, waiting: Collection[str], newest: Mapping[int, int], time: int
 ) -> None:
-    """Put those that wait into the log if their commits will not be found any more. That is so once
-    the log has all that is left of their tables. ``newest`` are the newest versions by oid, for
-    tables that can be read; they must be looked up after ``waiting``."""
+    """Put ``waiting`` transactions into the log if their commits cannot be found any more: the log
+    has all remaining commits of their tables. ``newest`` are the newest versions by oid, for tables
+    that can be read; they must be looked up after ``waiting``."""
     at = t.transactions.sequenced()
 
     def over(relations: Iterable[int]) -> bool:
@@ -147,8 +146,8 @@ def _messages_of_committed(t: CatalogTransaction) -> dict[str, tuple[int, ...] |
 def note_commit(
     t: CatalogTransaction, commit: BlockCommit, messages: Sequence[BlockMessage] = ()
 ) -> None:
-    """Note that a block's commits are under way. By this, ``committed_by`` knows their transaction,
-    even if it finds some before all are there."""
+    """Record that a block's commits are under way. So ``committed_by`` knows their transaction even
+    if it finds some before all exist."""
     t.block_commits.put(commit)
     if messages:
         t.block_messages.put(commit.block, messages, commit.relations)
