@@ -1,11 +1,11 @@
 """Logging in (auth.c, auth-scram.c), and what the role may do afterwards (miscinit.c, superuser.c).
 
-In: a startup packet, the rules of ``hba``, and a way to look a role up. Out: the role, or a
-refusal. A client learns from a refusal neither whether the role exists nor what was wrong with the
-password. The caller makes it wait after a failed attempt.
+A client logs in by its startup packet and the rules of ``hba``, and gets a role or a refusal. A
+refusal does not reveal whether the role exists or why the password was wrong. The caller delays the
+client after a failed attempt.
 
-A session remembers who it is, never what it may do: ``role_now`` looks its role up again. A role
-that was dropped keeps its identity and has no attribute left, as in PostgreSQL.
+A session remembers only its role, not the role's attributes: ``role_now`` looks them up again. A
+dropped role keeps its identity but loses its attributes, as in PostgreSQL.
 """
 
 from __future__ import annotations

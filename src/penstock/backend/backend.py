@@ -1,8 +1,8 @@
 """One client's session from its first byte to its last (postgres.c, PostgresMain).
 
-In: an accepted connection and what the node offers. Out: a session that is authenticated, answers
-queries and ends. The node makes a ``StatementRunner`` for the session, which runs the statements.
-One thread runs a session.
+``Backend`` authenticates the client of an accepted connection, answers its queries, and ends. The
+node makes a ``StatementRunner`` for the session, which runs the statements. One thread runs a
+session.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """The client of a session. ``pid`` stands for the process id that PostgreSQL would have."""
+    """The client of a session. ``pid`` takes the place of PostgreSQL's process id."""
 
     pid: int
     role: Role
@@ -144,8 +144,8 @@ class Services:
 
 
 class Backend:
-    """Serve one client. ``pid`` and ``key``: those that a CancelRequest has to name. ``options``
-    returns the options of now."""
+    """Serve one client. ``pid`` and ``key``: those of a valid CancelRequest. ``options`` returns
+    the present options."""
 
     def __init__(
         self,
@@ -459,7 +459,7 @@ def _give_up() -> None:
 
 @dataclass(slots=True)
 class _Portal:
-    """A portal. ``fields``: with the formats asked for. ``rows``: the rest of the rows, once it has
+    """A portal. ``fields`` have the requested formats. ``rows``: the rest of the rows, once it has
     run."""
 
     prepared: Prepared
@@ -471,7 +471,7 @@ class _Portal:
 
 
 class ExtendedQuery:
-    """Hold the portals of one session. The runner holds the statements, as it runs DEALLOCATE."""
+    """Hold the portals of one session. The runner, which runs DEALLOCATE, holds the statements."""
 
     def __init__(self, session: ServerSession, pump: MessagePump, runner: StatementRunner) -> None:
         self._session = session

@@ -1,8 +1,7 @@
 """Cells of results in the format and encoding that the client wants (the send functions).
 
-In: rows in text format and UTF-8, with the types and formats of their columns. Out: the same rows
-in those formats. ``pgtypes`` writes the types of tables, this file those of the catalogs.
-``pipeline`` writes rows of COPY.
+Rows in text format and UTF-8 are converted to the formats of their columns. ``pgtypes`` writes the
+types of tables, this file those of the catalogs. ``pipeline`` writes rows of COPY.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Cancelling a session's statement (postgres.c, ProcessInterrupts).
 
-In: a request from another thread. Out: PostgreSQL's error in the thread that runs the statement, at
-the next row or portion that it reads, or when the Spark job that it waits for has been stopped.
-Work that was done before, such as a commit of the lake, stays done.
+Another thread makes the request. The thread that runs the statement gets PostgreSQL's error at the
+next row or portion that it reads, or when its Spark job has been stopped. Completed work, such as a
+commit of the lake, is not undone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One client's socket (be-secure.c, pqcomm.c): bytes both ways, and messages, within time limits.
 
-In: an accepted socket, with or without TLS, and a ``ServerSession``. Out: what the client sends, as
-one event at a time. The kernel has taken everything before ``send`` returns, so a slow client holds
-its own thread and one portion of memory, nothing else. Nothing is read further ahead than the state
-machine's limits allow.
+The socket is accepted already, with or without TLS. A ``ServerSession`` turns the client's bytes
+into events, one at a time. ``send`` returns when the kernel has taken everything, so a slow client
+blocks only its own thread and one portion of memory. The state machine's limits bound how far input
+is read ahead.
 
 One thread uses a socket; ``shut_down`` and ``stop_reading`` may be called from any.
 """

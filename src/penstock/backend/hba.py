@@ -1,7 +1,7 @@
 """Rules for clients: who may connect from where, and how they prove it (hba.c, pg_hba.conf).
 
-In: lines as in pg_hba.conf, and what is known of a connection. Out: the method of the first rule
-that matches, or a refusal. By default only loopback is open.
+Lines as in pg_hba.conf are compared with a connection. The first rule that matches gives the
+method; without one the client is refused. By default only loopback is open.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Method(StrEnum):
 
 
 class ConnectionKind(StrEnum):
-    """The connections that a rule is for: any, those with TLS, those without."""
+    """The connections to which a rule applies: any, those with TLS, those without."""
 
     HOST = "host"
     HOSTSSL = "hostssl"
@@ -46,7 +46,7 @@ class ConnectionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Facts about a connection that asks to come in."""
+    """The facts about a new connection that rules compare."""
 
     address: str
     tls: bool

@@ -1,7 +1,7 @@
 """Replication commands (walsender.c, exec_replication_command).
 
-In: a parsed command and the session's transaction block. Out: its answer. This file makes slots,
-snapshots and streams by the node's services; ``slots`` keeps slots, ``stream`` sends.
+A parsed command is run within the session's transaction block. This file creates slots, snapshots
+and streams through the node's services; ``slots`` keeps slots, ``stream`` sends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The statements of one session (postgres.c, exec_simple_query).
 
-In: query strings. Out: answers. ``replication`` runs replication commands; statements about the
-session itself are run here; the node's services run commands, catalog queries and statements on the
-lake's rows.
+A query string is parsed, and each statement is answered. ``replication`` runs replication commands.
+Statements about the session itself are run here. The node's services run commands, catalog queries
+and statements on the lake's rows.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _WARNING = "01000"
 
 
 class SessionRunner:
-    """Run what one client sends, once it has logged in."""
+    """Run the statements of one client that has logged in."""
 
     def __init__(self, context: SessionContext, services: SessionServices) -> None:
         self._context = context
@@ -765,15 +765,15 @@ _DETAIL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The end of the log before a commit. ``mode``: the synchronous_commit that holds for the
-    commit, which may be set for its block only."""
+    """The end of the log before a commit. ``mode``: the commit's synchronous_commit, which may be
+    set for its block only."""
 
     lsn: Lsn
     mode: str
 
 
 class StandbyWait:
-    """Wait for standbys, in one session. ``mode`` returns its synchronous_commit of now."""
+    """Wait for standbys, in one session. ``mode`` returns its present synchronous_commit."""
 
     def __init__(
         self, services: SessionServices, mode: Callable[[], str], cancellation: Cancellation
@@ -840,7 +840,7 @@ class StandbyWait:
 
 
 class NodeCommands:
-    """Run the commands of one session, whose block and cancellation these are."""
+    """Run the commands of one session, with its block and cancellation."""
 
     def __init__(
         self, services: SessionServices, block: TransactionBlock, cancellation: Cancellation

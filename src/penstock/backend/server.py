@@ -1,7 +1,7 @@
 """The node's port: it accepts clients, a thread each, within limits (postmaster.c).
 
-In: an address, the options and services of sessions. Out: running sessions, until ``stop``.
-CancelRequests find their session here.
+``Server`` listens on an address, and runs sessions until ``stop``. CancelRequests find their
+session here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Services of the node that sessions need beyond their own rooms; ``node`` puts them together.
 
-In: nothing. Out: Protocols, and the frozen value that carries them to every session.
+This module has Protocols, and the frozen value that every session gets.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ has to end. Raises PenstockError."""
 
 
 class BlockCommands(Protocol):
-    """Commands of a transaction block, all of them as one transaction of the catalog."""
+    """Commands of a transaction block, which are one transaction of the catalog."""
 
     def takes(self, statement: Statement) -> bool:
         """Tell whether a block may have the statement."""
@@ -131,10 +131,9 @@ class BlockCommands(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionServices:
-    """Services that a session is given. ``system_identifier``: the one that IDENTIFY_SYSTEM
-    reports.
+    """The services of a session. ``system_identifier``: the one that IDENTIFY_SYSTEM reports.
 
-    ``wal_sender_timeout_s`` returns the value of now; 0 for none. ``settings``: the values that
+    ``wal_sender_timeout_s`` returns the present value; 0 for none. ``settings``: the values that
     SHOW prints, by lower-case names; a reload changes them.
     """
 

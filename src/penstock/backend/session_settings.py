@@ -1,9 +1,9 @@
 """Settings of one session: SET, RESET, SHOW (guc.c).
 
-In: the node's values, what the client asked for at the start, and SET; ends of transactions. Out:
-values by name, and the changes to report to the client. Names and values are checked as PostgreSQL
-does (``guc``). Dates, numbers and bytea are always printed as a subscriber asks for them, so the
-few settings that would change that are refused.
+A session's values come from the node, the startup packet and SET; the end of a transaction may
+change them. Changes are reported to the client. Names and values are checked as PostgreSQL does
+(``guc``). Dates, numbers and bytea are always printed in the formats that subscribers set; the few
+settings that would change them are refused.
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ _ZONE: Final = "timezone"
 
 @dataclass(frozen=True, slots=True)
 class OwnValues:
-    """Values that a session has set, by lower-case name: those of ``now``, and the ``lasting`` ones
-    that are left when the transaction commits. They differ by SET LOCAL; else they are one
-    object."""
+    """Values that a session has set, by lower-case name: the present ones, ``now``, and those after
+    the transaction's commit, ``lasting``. They differ by SET LOCAL; else they are one object."""
 
     now: Mapping[str, str]
     lasting: Mapping[str, str]
@@ -66,8 +65,8 @@ def _with(values: Mapping[str, str], key: str, value: str | None) -> Mapping[str
 
 
 class SessionSettings:
-    """Hold the settings of one session. ``node``: values by lower-case name, as they are now;
-    ``given``: from the startup packet, in order. A savepoint keeps ``own`` and puts it back."""
+    """Hold the settings of one session. ``node``: present values by lower-case name; ``given``: the
+    startup packet's, in order. A savepoint keeps ``own``, and ROLLBACK TO restores it."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """ParameterStatus at the beginning of a session (BeginReportingGUCOptions).
 
-In: values of the node and of the session, the startup packet. Out: names and values, in order.
+The names and values are those of the node, the session and the startup packet, in order.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The transaction block of one session (xact.c), as far as a publisher needs one.
 
-In: BEGIN, COMMIT, savepoints, the statements in between, and errors. Out: the state that
+``TransactionBlock`` follows BEGIN, COMMIT, savepoints and errors. It knows the state that
 ReadyForQuery reports, and the consistent point that a statement reads, with the block's own
-changes. The session's settings follow the block; outside of a block each statement is a transaction
-of its own. Commands are kept for the block's end (``runner.NodeCommands``); rows that it changes
-are staged (``executor.block``). A block has commands or rows, not both.
+changes. The session's settings commit and roll back with the block. Outside of a block each
+statement is a transaction of its own. Commands are kept for the block's end
+(``runner.NodeCommands``), changed rows are staged (``executor.block``). A block cannot have both.
 """
 
 from __future__ import annotations

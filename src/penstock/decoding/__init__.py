@@ -1,10 +1,10 @@
 """Logical decoding: turn transactions and their changes into an output plugin's writes
 (replication/logical, output_plugin.h).
 
-In: transactions of a source (``reorder_buffer``), a plugin and its options (``output_plugin``,
-``registry``). Out: batches of LSN, xid and data (``output``). This room does not know whether
-transactions come from the lake or from a server's WAL, nor whether SQL functions or a walsender
-read the output. It uses no Delta, no Spark and no catalog of a node.
+A source gives transactions (``reorder_buffer``). A plugin with options (``output_plugin``,
+``registry``) writes them as batches of LSN, xid and data (``output``). Transactions may come from
+the lake or from a server's WAL, and SQL functions or a walsender may read the output: this room
+does not depend on either. It uses no Delta, no Spark and no catalog of a node.
 """
 
 from penstock.decoding.logical import (

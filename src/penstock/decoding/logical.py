@@ -1,9 +1,9 @@
 """The context of one decoding call: it calls a plugin's callbacks and takes its writes (logical.c).
 
-In: a plugin, its options, the items of a source. Out: the plugin's writes in batches, from a
-generator, so that memory is bounded by a piece's size and by the writes of one callback. As on a
-server, a plugin knows only its context: slots read by SQL and by streams, of whatever source,
-differ in who gives the items and who takes the writes.
+A generator hands the items of a source to the plugin, and yields the plugin's writes in batches. So
+memory is bounded by a piece's size and by the writes of one callback. As on a server, a plugin
+knows only its context. SQL functions and streams differ only in the source of the items and in the
+reader of the writes.
 
     source                 replay                    context                  plugin
 
@@ -19,9 +19,9 @@ differ in who gives the items and who takes the writes.
 
     made --startup--> started --process, copy_data (again and again)--> started --shutdown--> over
 
-What the plugin declares in ``startup`` holds from then on: binary output, streaming, two-phase. An
-error of a callback names slot, plugin, callback and LSN, and ends the call; ``shutdown`` comes all
-the same. An error of the reader (``interrupt``, ``tell_progress``) is handed on as it is.
+The plugin declares in ``startup`` whether it has binary output, streaming and two-phase. An error
+of a callback names slot, plugin, callback and LSN, and ends the call; ``shutdown`` is called
+nevertheless. An error of the reader (``interrupt``, ``tell_progress``) is raised unchanged.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DecodedSlot:
-    """The slot that is read, as far as a context needs it (ReplicationSlotPersistentData)."""
+    """The fields of the slot that a context needs (ReplicationSlotPersistentData)."""
 
     name: str
     plugin: str
@@ -96,8 +96,8 @@ class DecodedDatabase:
 class OutputReader:
     """The reader of the output: a call of a slot function, or a stream.
 
-    ``as_bytes``: it takes bytes, whatever output type the plugin declares. ``interrupt`` is called
-    before each callback; an error that it raises ends the call. ``warn`` takes a WARNING's message.
+    ``as_bytes``: it takes bytes, even if the plugin declares textual output. ``interrupt`` is
+    called before each callback; its error ends the call. ``warn`` takes a WARNING's message.
     """
 
     as_bytes: bool = False

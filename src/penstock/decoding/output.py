@@ -1,9 +1,9 @@
 """The writes of plugins, as batches (logicalfuncs.c, LogicalOutputWrite; walsender.c,
 WalSndWriteData).
 
-In: texts or bytes with LSN and xid, singly or as columns; or finished messages. Out: Arrow columns
-(``Output``) for SQL functions, CopyData messages with XLogData for clients. The bytes that wait
-here are counted, so that the caller can hand them on in time.
+Plugins write texts or bytes with LSN and xid, singly or as columns, or finished messages. SQL
+functions get Arrow columns (``Output``), clients get CopyData messages with XLogData. The waiting
+bytes are counted, so the caller can hand them on in time.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _BINARY: Final = "Read the slot as bytes: by the binary functions, or by START_R
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
     """Writes in order, as three columns of one length. ``lsns`` are uint64. ``xids`` are uint32, 0
-    for messages that belong to no transaction. ``data`` are strings, or binary if the plugin's
-    output is binary or the reader wants bytes."""
+    for messages outside of transactions. ``data`` are strings, or binary if the plugin's output is
+    binary or the reader wants bytes."""
 
     lsns: pa.Array
     xids: pa.Array

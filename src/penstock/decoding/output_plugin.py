@@ -2,8 +2,8 @@
 
 A plugin is a class derived from ``OutputPlugin``. The callbacks that it defines are registered, the
 others are not. An object of it lives as long as one call of a slot function or one stream.
-Callbacks may raise ``PenstockError`` with a SQLSTATE, or anything else. Only the call ends then,
-with an error that names the callback.
+Callbacks may raise ``PenstockError`` with a SQLSTATE, or any other exception. That ends only the
+call, with an error that names the callback.
 
 ``begin``, ``change`` and ``commit`` are required. Beside ``change`` and ``stream_change`` a plugin
 may have ``change_batch`` and ``stream_change_batch``, which get the changes of many rows at once
@@ -44,8 +44,8 @@ class OutputPluginOptions:
 
 
 class OutputPlugin:
-    """The base of plugins, whose callbacks do nothing. ``registered`` tells which callbacks a class
-    defines."""
+    """The base class of plugins; its callbacks do nothing. ``registered`` returns the callbacks
+    that a class defines."""
 
     COLUMNAR: ClassVar = frozenset({"change_batch", "stream_change_batch"})
     """Callbacks that PostgreSQL has not."""

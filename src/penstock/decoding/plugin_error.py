@@ -1,7 +1,7 @@
 """Errors of plugins, as errors of the call.
 
-In: any exception that comes out of a plugin's code. Out: a PenstockError that ends the statement or
-stream, but never the session, the thread or the node.
+Any exception of a plugin's code becomes a PenstockError. It ends the statement or stream, but never
+the session, the thread or the node.
 """
 
 from __future__ import annotations

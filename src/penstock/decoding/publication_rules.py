@@ -1,6 +1,6 @@
-"""The questions about publications that the plugin pgoutput asks and the node answers.
+"""The publications of a client, as the plugin pgoutput looks them up in the node.
 
-In: nothing. Out: protocols and values. The rules themselves are in ``penstock.publication``.
+This module has only protocols and values. The rules themselves are in ``penstock.publication``.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class PublicationRules(Protocol):
 
 
 class AsPublished:
-    """``PublicationRules`` of a source that applies the publications itself: everything that it
-    hands on goes out, in the form in which it has it."""
+    """``PublicationRules`` of a source that applies the publications itself: all its changes are
+    sent unchanged."""
 
     def __init__(self, type_name: Callable[[int], tuple[str, str] | None]) -> None:
         """Take a function that finds schema and name of a type."""

@@ -1,8 +1,7 @@
 """Output plugins by name (logical.c, LoadOutputPlugin; dfmgr.c).
 
-In: a name, and the names that are allowed (``output_plugin_libraries``). Out: a new object of the
-plugin's class. Classes are found by entry points of the group ``penstock.output_plugins``; the
-bundled ones need none.
+A plugin may be loaded if its name is allowed (``output_plugin_libraries``). Classes are found by
+entry points of the group ``penstock.output_plugins``; the bundled ones need none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A table as a plugin sees it at a change (utils/rel.h, RelationData; pg_attribute).
 
-In: a ``Relation`` and what its source knows besides. Out: frozen values. They leave out dropped
-columns; attributes stand in the order of tuples.
+The frozen values are a ``Relation`` and further facts from its source. Dropped columns are left
+out; attributes are in the order of tuples.
 """
 
 from __future__ import annotations

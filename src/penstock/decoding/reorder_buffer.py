@@ -1,12 +1,12 @@
 """Transactions and their changes as a source gives them, in commit order (reorderbuffer.h).
 
-In: nothing. Out: frozen values. ``LogicalDecodingContext.process`` takes an iterator of ``Item``:
+``LogicalDecodingContext.process`` takes an iterator of ``Item``, which are frozen values:
 
-- ``Transaction``: a transaction that ended. Its changes come from an iterator that is read once,
-  when it is the transaction's turn, or never, if a filter skips it.
+- ``Transaction``: a transaction that ended. The iterator of its changes is read once, at the
+  transaction's turn, or never if a filter skips the transaction.
 - ``MessageChange``: a message that is not transactional, between transactions or within one.
-- ``StreamBlock`` and ``StreamAbort``: parts of a transaction that goes on. Only sources that read a
-  log of changes give them, and only if the context's ``streaming`` is true.
+- ``StreamBlock`` and ``StreamAbort``: parts of a transaction that has not ended. Only sources that
+  read a log of changes give them, and only if the context's ``streaming`` is true.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class RowBatch:
     """Changes of one table and one kind, in order.
 
     ``new`` is None for DELETE. ``old`` is None if no row has an old tuple; otherwise all have one.
-    With REPLICA IDENTITY FULL, an old tuple has all columns; otherwise those outside the replica
-    identity's key are not sent. ``lsn`` is one LSN for all rows, or an array (n,). ``xid`` is that
-    of the subtransaction that made the changes, if it is not the transaction's.
+    With REPLICA IDENTITY FULL, an old tuple has all columns; otherwise only the columns of the
+    replica identity. ``lsn`` is one LSN for all rows, or an array (n,). ``xid`` is that of the
+    subtransaction that made the changes, if it is not the transaction's.
 
     ``messages`` is set by a source that has encoded the rows for pgoutput, as CopyData messages
-    with XLogData. It hands on no tuples then.
+    with XLogData. Then there are no tuples.
     """
 
     relation: RelationData
@@ -150,7 +150,7 @@ Changes = Iterable[RowBatch | TruncateChange | MessageChange]
 
 
 class TransactionKind(Enum):
-    """The end of a transaction. A prepared one comes twice: as PREPARE, and with its verdict."""
+    """The end of a transaction. A prepared one ends twice: by PREPARE, and by its verdict."""
 
     COMMIT = "commit"
     PREPARE = "prepare"

@@ -1,7 +1,7 @@
 """The order of callbacks for transactions (reorderbuffer.c, ReorderBufferProcessTXN; decode.c).
 
-In: items of a source. Out: calls of the plugin, made by the context. Every generator here yields
-after calls, so that their writes can be handed on before the next call.
+``Replay`` turns the items of a source into calls of the plugin, which the context makes. Every
+generator here yields after calls, so their writes can be handed on before the next call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Tuples of many rows as columns, and views of single rows (htup.h).
 
-In: for each column a typed Arrow array, as the lake has it, or PostgreSQL's output text, if a
-source has nothing else. Out: both if both can be had; text is made when it is first asked for. Four
-things are kept apart (law 4): a value, NULL, a TOAST value that did not change and was not sent,
-and a column that is not sent at all, such as all but the key in an old tuple.
+The lake gives each column as a typed Arrow array; a source without types gives PostgreSQL's output
+text. The text of typed values is made when it is first needed. Four cases are distinguished (law
+4): a value, NULL, an unchanged TOAST value that was not sent, and a column that is never sent, such
+as those outside of the key in an old tuple.
 """
 
 from __future__ import annotations
@@ -216,8 +216,7 @@ class Tuple:
 
 
 class Detoasted(Tuple):
-    """A new row with the values of the old one where TOAST was not changed and the old one has
-    them."""
+    """A new row in which unchanged TOAST values are taken from the old row, if it has them."""
 
     __slots__ = ("_old",)
 

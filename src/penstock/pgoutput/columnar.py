@@ -1,9 +1,9 @@
-"""Decoder of runs of messages straight to Arrow columns, without Python per row: the fast one.
+"""The fast decoder: it turns runs of messages into Arrow columns, without Python per row.
 
-In: a ``MessageChunk`` of protocol version 1. Out: a ``DecodedChunk``: row changes per relation,
+A ``MessageChunk`` of protocol version 1 becomes a ``DecodedChunk``: row changes per relation,
 truncates and commits. The relation map is kept from chunk to chunk. The apply worker checks that
-transactions are complete and that commits fit their Begin (``check_commits``). ``decoder``
-reads single messages in readable form; a property test keeps both equal (law 7).
+transactions are complete and that commits match their Begin (``check_commits``). ``decoder`` is the
+readable decoder of single messages; a property test keeps both equal (law 7).
 """
 
 from __future__ import annotations
@@ -150,10 +150,10 @@ class ChangeBatch:
 
     - ``sequence``: position of the message, ascending; ``operation``: ``I``, ``U`` or ``D``.
     - ``new``: the new tuples in the relation's columns. NULL also stands for a missing tuple, as in
-      ``D``, and for a value that was not sent; ``unchanged`` marks the latter: column name to mask,
-      only for columns that have any.
+      ``D``, and for a value that was not sent. ``unchanged`` marks values that were not sent:
+      column name to mask, only for columns that have any.
     - ``old``: the old tuples, NULL where none was sent; None if no change has one.
-      ``old_kind``: 0 for none, ``K`` (only the key's columns mean something), ``O`` (all).
+      ``old_kind``: 0 for none, ``K`` (only the key's columns are valid), ``O`` (all).
     """
 
     relation: Relation
@@ -170,7 +170,7 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unreadable:
-    """Row changes of one relation that cannot be read, with the error, apart from ``changes``."""
+    """Row changes of one relation that cannot be read, with the error. ``changes`` lacks them."""
 
     relation: Relation
     sequence: NDArray[np.int64]
@@ -196,8 +196,8 @@ class DecodedChunk:
     - ``commit_sequence``, ``commit_lsn``, ``end_lsn``, ``commit_time`` (microseconds since the Unix
       epoch, UTC): one entry per Commit message.
     - ``begin_sequence``, ``final_lsn``, ``xid``: one entry per Begin message.
-    - ``unreadable``: must be looked at; whoever follows one of these relations must raise its
-      error.
+    - ``unreadable``: the caller must check these; if it follows one of the relations, it must raise
+      the error.
     - ``messages``: logical messages that sessions have emitted, with their sequence.
     - ``announced``: OIDs of all Relation messages, repeated ones included.
     - ``announced_leaves``: partitions whose changes are published as their root's: sequence, OID of
@@ -340,9 +340,9 @@ _OF_VALUES: Final = ("22P02", "22P03")
 class ColumnarDecoder:
     """The decoder, with its state from chunk to chunk.
 
-    ``find``: returns the reader of a type (``penstock.pgtypes.find``). ``find_key``: the same for
-    columns of a replica identity that is not FULL, if they need another one. ``instead``: readers
-    for columns that are read in another way than their types.
+    ``find`` returns the reader of a type (``penstock.pgtypes.find``). ``find_key`` does so for
+    columns of a replica identity that is not FULL, if they need another reader. ``instead``:
+    readers that replace those of some columns' types.
 
     ``relations``: the relation map, OID to the newest definition (LogicalRepRelMap).
     """
@@ -453,7 +453,7 @@ def _announced_leaves(
 
 
 class _Definitions:
-    """Versions of relations, each with the message that brought it; -1: an earlier chunk."""
+    """Versions of relations, each with the number of its message; -1: from an earlier chunk."""
 
     def __init__(self, known: dict[int, Relation]) -> None:
         self._of = {oid: [(-1, relation)] for oid, relation in known.items()}
@@ -556,8 +556,8 @@ ReadersInstead = Callable[[Relation], Mapping[str, ColumnReader]]
 class Readers:
     """Readers of columns that identify rows (``key``), and of all ``others``.
 
-    With REPLICA IDENTITY FULL all columns count as others: a row is identified by its values as
-    they are read.
+    With REPLICA IDENTITY FULL all columns count as others: the values that were read identify a
+    row.
     """
 
     others: FindReader

@@ -1,9 +1,9 @@
 """Row messages of many rows at once: the reverse of ``columnar`` (proto.c, logicalrep_write_*).
 
-In: columns of cells in PostgreSQL's output format. Out: one message per row, the same as from
-``encoder``, each behind the head of a CopyData message that the caller gives, into which its length
-is written. So the data of the array can go to a client as it is. The caller chooses the rows and
-their order.
+Columns of cells in PostgreSQL's output format become one message per row, the same as from
+``encoder``. Each follows the head of a CopyData message, which the caller gives and into which the
+length is written. So the array's data can be sent to a client unchanged. The caller chooses the
+rows and their order.
 """
 
 from __future__ import annotations

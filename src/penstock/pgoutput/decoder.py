@@ -1,7 +1,7 @@
-"""Decoder of messages one by one: the reference, to be read with the protocol chapter (proto.c).
+"""The reference decoder of single messages; read it with the protocol chapter (proto.c).
 
-The decoder keeps one bit of state: within a streamed block every change begins with an xid. Speed
-is left to ``columnar``, which a property test keeps equal to this. Errors: ProtocolViolation.
+The decoder keeps one bit of state: within a streamed block every change begins with an xid.
+``columnar`` is the fast decoder; a property test keeps both equal. Errors: ProtocolViolation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Encoder of messages: the reverse of ``decoder`` (proto.c, logicalrep_write_*).
 
-An xid is written if the message has one; whether it may have one is left to the caller.
+An xid is written if the message has one; the caller decides that.
 """
 
 from __future__ import annotations

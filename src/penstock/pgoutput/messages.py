@@ -2,8 +2,8 @@
 Message Formats"), versions 1 to 4.
 
 Fields are in the order of the wire. LSNs are ``Lsn``; times are microseconds since 2000-01-01 UTC
-as sent. ``xid`` of a change is only set within a streamed block (version 2 on). The meaning of a
-message is left to the apply worker.
+as sent. ``xid`` of a change is only set within a streamed block (version 2 on). The apply worker
+interprets the messages.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """``O``: the transaction came to the publisher from elsewhere."""
+    """``O``: the transaction was replicated to the publisher from another origin."""
 
     origin_lsn: Lsn
     name: str
@@ -89,7 +89,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RelationMessage:
-    """``R``: how the tuples of a relation are laid out from now on."""
+    """``R``: the columns of a relation's tuples from now on."""
 
     relation: Relation
     xid: int | None = None

@@ -1,8 +1,8 @@
 """Options of the output plugin pgoutput (pgoutput.c, parse_output_parameters).
 
-In: the wishes of a subscription. Out: the option list of START_REPLICATION, in the order in which
-PostgreSQL's subscriber writes it (libpqwalreceiver.c, libpqrcv_startstreaming), or the arguments of
-the slot functions; and the reverse, with PostgreSQL's errors.
+A subscription's options become the option list of START_REPLICATION, in the order of PostgreSQL's
+subscriber (libpqwalreceiver.c, libpqrcv_startstreaming), or the arguments of the slot functions.
+``PgoutputOptions`` is also parsed from such a list, with PostgreSQL's errors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Answers of statements, in the shapes that a session knows how to send.
+"""Answers of statements, in the forms that a session can send.
 
-Whoever runs a statement makes them, and ``backend`` sends them. Rows and copies are iterables that
-are drawn as fast as the client reads.
+The runner of a statement makes them, and ``backend`` sends them. Rows and copies are iterables that
+are read only as fast as the client reads.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CommandOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ParameterChange:
-    """A setting that clients are told of has a new value."""
+    """A new value of a setting that is reported to clients."""
 
     name: str
     value: str

@@ -1,8 +1,8 @@
 """Messages of the authentication phase (Message Formats; auth.c, auth-sasl.c).
 
-In: the payload of a ``p`` message, whose meaning depends on what the server asked for. Out: the
-client's message, kept out of every ``repr``; and the server's requests as bytes. Checking a
-password is left to ``scram`` and to whoever knows the roles.
+The server's last request decides how the payload of a ``p`` message is read. The client's secrets
+are kept out of every ``repr``. The server's requests are written as bytes. ``scram`` and the
+session's owner check passwords.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Messages of the server (Message Formats; pqformat.c, printtup.c).
 
-Text goes out in the client's encoding; cells of rows are bytes already, since their types know how
-they are written. Requests for a password are in ``authentication``.
+Text is sent in the client's encoding. Cells of rows are bytes already, since their types write
+them. Requests for a password are in ``authentication``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PACK_LENGTH: Final = struct.Struct("!I").pack
 
 
 class TransactionStatus(Enum):
-    """The transaction's state as ReadyForQuery tells it."""
+    """The transaction's state in ReadyForQuery."""
 
     IDLE = b"I"
     IN_TRANSACTION = b"T"

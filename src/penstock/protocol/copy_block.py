@@ -1,11 +1,10 @@
 """Rows of COPY TO STDOUT (FORMAT binary), many at once: the places of rows and cells (copyto.c).
 
-In: messages as a server has sent them, one CopyData for each row. Out: where rows begin and end,
-and a column's cells. Nothing is copied and no value is read; reading is left to
-``penstock.pgtypes``.
+A server sends one CopyData for each row. ``CopyBlock`` has the positions at which rows begin and
+end, and returns a column's cells. Nothing is copied; ``penstock.pgtypes`` reads the values.
 
-Each message only tells its own length, so a simple reader would walk from message to message.
-Instead, each place that looks like a row's message is a candidate. Candidates that form a chain,
+Each message holds only its own length, so a simple reader would walk from message to message.
+Instead, each position that looks like a row's message is a candidate. Candidates that form a chain,
 each beginning where the one before ends, are kept; the others are dropped.
 """
 

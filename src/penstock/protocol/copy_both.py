@@ -1,8 +1,8 @@
 """Messages inside CopyBoth (Streaming Replication Protocol; walsender.c).
 
-In: payloads of CopyData from a receiver. Out: frozen messages; and a walsender's messages as bytes.
-Times are microseconds since the Unix epoch, UTC. The walsender decides when to send; the content of
-XLogData is ``pgoutput``.
+A receiver's CopyData payloads are read as frozen messages; a walsender's messages are written as
+bytes. Times are microseconds since the Unix epoch, UTC. The walsender decides when to send;
+``pgoutput`` makes the content of XLogData.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rows of COPY TO STDOUT, all rows of a batch at once (copyto.c, CopySendOneRow).
 
-In: columns of cells in PostgreSQL's text or binary format. Out: CopyData messages as bytes that go
-to the client as they are: one message a row, as the server does it and clients may expect; or
-``packed``, for a reader that takes their contents as one stream of bytes.
+Columns of cells in PostgreSQL's text or binary format become the bytes of CopyData messages. Each
+row is one message, as a server sends it and clients may expect. ``packed`` messages are for readers
+that take the contents as one stream of bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Client encodings: the text of messages to bytes and back (mbutils.c, encnames.c).
 
-The node itself thinks in UTF8; ``startup`` and whoever runs SET find out which encoding a client
-wants.
+The node itself uses UTF8. The startup packet or SET choose a client's encoding.
 """
 
 from __future__ import annotations

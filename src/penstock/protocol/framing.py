@@ -1,9 +1,9 @@
 """Framing: cut a stream of bytes into messages (pqcomm.c), the same way in both directions.
 
-In: bytes, split anywhere. Out: startup packets (a length, then the body) and typed messages (a type
-byte, a length, the body). A length beyond its limit is refused as soon as the header is there, so
-that the reader never waits for more than one message of the allowed size. The content of a message
-is left to ``frontend_messages``.
+The bytes may be split anywhere. They are cut into startup packets (a length, then the body) and
+typed messages (a type byte, a length, the body). A length beyond its limit is refused as soon as
+the header has arrived, so the reader never waits for more than one message of the allowed size.
+``frontend_messages`` reads the content.
 """
 
 from __future__ import annotations

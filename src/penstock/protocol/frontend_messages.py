@@ -1,7 +1,7 @@
 """Messages of a client after its startup packet (Message Formats; postgres.c, PostgresMain).
 
 Values of Bind stay bytes, since only the statement knows their types. ``session`` decides whether a
-message is allowed at its place; startup packets are in ``startup``, passwords in
+message is allowed in its phase. Startup packets are in ``startup``, passwords in
 ``authentication``.
 """
 

@@ -1,8 +1,8 @@
 """Replication commands: text to values (repl_gram.y).
 
-In: the text that a walsender's client sent as a query. Out: whether it is a replication command at
-all, and the command, or PostgreSQL's ``syntax error``. Key words are upper case; anything else is
-SQL and is left to the SQL parser.
+The parser decides whether a walsender's query is a replication command, and returns the command or
+raises PostgreSQL's ``syntax error``. Key words are upper case. All other text is SQL, for the SQL
+parser.
 """
 
 from __future__ import annotations
@@ -109,14 +109,14 @@ class TimelineHistory:
 
 @dataclass(frozen=True, slots=True)
 class BaseBackup:
-    """BASE_BACKUP [(options)]; recognised, so that whoever runs commands can refuse it"""
+    """BASE_BACKUP [(options)]; recognised, so ``backend`` can refuse it"""
 
     options: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UploadManifest:
-    """UPLOAD_MANIFEST; recognised, so that whoever runs commands can refuse it"""
+    """UPLOAD_MANIFEST; recognised, so ``backend`` can refuse it"""
 
 
 ReplicationCommand = (

@@ -1,8 +1,8 @@
 """SCRAM-SHA-256 for the server (RFC 5802, RFC 7677; auth-scram.c), on scramp.
 
-Randomness is passed in. The catalog knows the roles' verifiers; for a role without one,
-``mock_verifier`` gives one that no password fits, so that a client does not learn which roles
-exist.
+The caller provides random bytes. The catalog has the roles' verifiers. For a role without one,
+``mock_verifier`` returns a verifier that no password matches, so a client does not learn which
+roles exist.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TEXT: Final = re.compile(rf"{MECHANISM}\$(\d{{1,9}}):([^$:]+)\$([^$:]+):([^$:]+
 
 @dataclass(frozen=True, slots=True)
 class ScramVerifier:
-    """A verifier. ``str()`` gives PostgreSQL's text; keep it out of logs all the same."""
+    """A verifier. ``str()`` returns PostgreSQL's text, which must not be logged."""
 
     iterations: int
     salt: bytes = field(repr=False)

@@ -1,7 +1,7 @@
 """One connection as its server sees it, without its socket (Message Flow; postgres.c).
 
 Messages without an effect on the connection's state (rows, CopyData, notices, ParameterStatus) are
-sent straight from ``backend_messages``. Sockets, TLS, roles and statements are left to ``backend``.
+sent directly from ``backend_messages``. ``backend`` handles sockets, TLS, roles and statements.
 
 A round: ``feed``, then ``next_event`` until it returns None. If it or an answer raises a
 PenstockError, send what ``fail`` returns; close the connection once it is ``closed``.
@@ -29,7 +29,7 @@ _IN_COMMAND = (Phase.BUSY, Phase.COPY_IN, Phase.COPY_OUT, Phase.COPY_BOTH)
 class ServerSession(SessionInput):
     """The state machine of one connection.
 
-    The owner sets ``transaction_status``, before the answer that tells it.
+    The owner sets ``transaction_status`` before the ReadyForQuery that reports it.
     """
 
     def __init__(

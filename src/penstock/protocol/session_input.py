@@ -1,7 +1,7 @@
 """The client's half of a connection: its messages in their order (Message Flow; postgres.c).
 
-In: bytes of the client, split anywhere. Out: its messages one by one: while one is being answered
-the next waits. Answers, which change the phase, are in ``session``, which keeps the phase itself.
+The client's bytes, split anywhere, are cut into messages. While one is being answered, the next
+waits. Answers change the phase, so ``session`` has both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The first packet of a connection, and the parameters of a StartupMessage (backend_startup.c,
 postinit.c, guc.c).
 
-In: the body of a packet. Out: who wants which database, whether as a walsender, and the settings
-for the session, with PostgreSQL's errors. The session's owner checks that the role and the database
+The body of a packet names the role and the database, asks for a walsender or not, and has settings
+for the session. Errors are PostgreSQL's. The session's owner checks that the role and the database
 exist, and that a setting may be set.
 """
 
@@ -58,7 +58,7 @@ class GssEncRequest:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """A request to cancel what the session of that id and key does; nothing is answered."""
+    """A request to cancel the statement of the session with that id and key; it gets no answer."""
 
     process_id: int
     key: bytes = field(repr=False)
