@@ -44,8 +44,7 @@ def authenticate(
     secret: bytes,
     now: float,
 ) -> tuple[Role, bytes]:
-    """Let the client prove its identity; return the role, and the bytes to send before
-    AuthenticationOk.
+    """Authenticate the client; return the role, and the bytes to send before AuthenticationOk.
 
     ``secret``: random bytes of this node, for users that do not exist. Raises
     AuthenticationFailure (28P01, 28000), ProtocolViolation.
@@ -82,7 +81,7 @@ def _scram(session: ServerSession, exchange: Exchange, user: str, verifier: Scra
 
 
 def role_now(catalog: Catalog, role: Role) -> Role:
-    """Look up again the role that a session has logged in as."""
+    """Look up a session's role again."""
     with catalog.read() as t:
         found = t.roles.find_oid(role.oid)
     if found is not None:

@@ -86,7 +86,7 @@ from penstock.stats.backend_status import Activity, BackendType, Session, Sessio
 _SYNTAX_ERROR: Final = "42601"
 _PASSWORD: Final = re.compile(r"pass|connection|://", re.IGNORECASE)
 _FAILED_LOGIN_PAUSE_S: Final = 0.5
-"""Seconds before a refusal is sent, which make guessing passwords slow."""
+"""Seconds before a refusal is sent, to make guessing passwords slow."""
 _PROTOCOL_3_2_SINCE: Final = 18
 _EXTENDED: Final = (m.Parse, m.Bind, m.Describe, m.Execute, m.Close, m.Flush)
 
@@ -137,10 +137,10 @@ class Services:
     admit: Callable[[int, bool], None] = lambda pid, walsender: None
     """Takes a place for a session, by its pid. Raises PenstockError (53300)."""
     answered: Callable[[int, Callable[[], bool]], None] = lambda pid, there: None
-    """Called when a statement's answer is sent, before the client is told to go on. ``there``
-    returns whether the client is still connected."""
+    """Called when a statement's answer was sent, before ReadyForQuery. ``there`` returns whether
+    the client is still connected."""
     heard: Callable[[int], None] = lambda pid: None
-    """Called when the client has sent something after that, or has left having read all of it."""
+    """Called when the client has sent a message after that, or has read all and left."""
 
 
 class Backend:
@@ -373,9 +373,9 @@ class Backend:
                 self._pump.send(failure)
 
     def _next_event(self, *, ready: bool) -> Event:
-        """Return the client's next message. ``ready``: the client was told that it may go on, so a
-        new message shows that it has read the answers. Raises ConnectionFailure if the session has
-        to end."""
+        """Return the client's next message. ``ready``: the client got ReadyForQuery, so a new
+        message shows that it has read the answers. Raises ConnectionFailure if the session has to
+        end."""
         event: Event | None = None
         try:
             if not self._terminated:
@@ -400,7 +400,7 @@ class Backend:
         self._services.answered(self.pid, lambda: not self._socket.left)
 
     def _tell(self, event: Event) -> None:
-        """Show others the statement that begins here; Sync ends it."""
+        """Show the statement that begins here in pg_stat_activity; Sync ends it."""
         assert self.runner is not None and self._shown is not None
         if isinstance(event, m.Query):
             command = self._session.walsender and is_replication_command(
@@ -445,16 +445,16 @@ def _by_an_administrator() -> ConnectionFailure:
 
 
 def _give_up() -> None:
-    """Raise at once: nobody waits for a client to take the last message."""
+    """Raise at once: the session does not wait for the client to take the last message."""
     raise ConnectionFailure("the client does not read")
 
 
 # The extended query protocol: prepared statements and portals (Message Flow; postgres.c).
 #
-# In: Parse, Bind, Describe, Execute, Close, Flush, Sync of one session. Out: their answers.
-# Parameters come in text or binary format and are handed on as text; each column of a result goes
-# out in the format that was asked for. A portal that was executed in part goes on where it stopped,
-# until its transaction ends. The ``StatementRunner`` describes statements and runs them.
+# ``ExtendedQuery`` answers Parse, Bind, Describe, Execute, Close, Flush and Sync of one session.
+# Parameters in text or binary format are converted to text; each column of a result is sent in the
+# requested format. A portal that was executed in part goes on where it stopped, until its
+# transaction ends. The ``StatementRunner`` describes statements and runs them.
 
 
 @dataclass(slots=True)
@@ -510,7 +510,7 @@ class ExtendedQuery:
         self._portals.pop("", None)
 
     def end_transaction(self) -> None:
-        """End all portals, as their transaction has ended."""
+        """End all portals, since their transaction has ended."""
         self._portals.clear()
 
     def after_statement(self) -> None:
@@ -646,8 +646,8 @@ def _text(value: bytes, type_oid: int, code: int, number: int, encoding: ClientE
 
 # Answers to the wire (printtup.c, copyto.c): rows, copies and streams, portion by portion.
 #
-# In: an ``Answer``, the session's state machine and its socket. Out: bytes. However slow the client
-# is, no more than a portion of them waits here.
+# An ``Answer`` is sent through the session's state machine and its socket. Even for a slow client,
+# only one portion of bytes waits here.
 
 _PORTION: Final = 1 << 16
 """Bytes of rows that are sent at once."""

@@ -187,9 +187,8 @@ def no_function(which: str, type_oid: int) -> PenstockError:
 
 # Parameters in binary format to text (the receive functions of utils/adt).
 #
-# In: the bytes of one value of Bind, and its type. Out: the same value in text format. ``pgtypes``
-# reads the types of tables, this file a few more. Parameters in text format are read when the
-# statement is run.
+# A binary value of Bind is converted to text format by its type. ``pgtypes`` reads the types of
+# tables, this file a few more. Parameters in text format are read when the statement is run.
 
 _HEADER: Final = struct.Struct("!iiI")
 _DIMENSION: Final = struct.Struct("!ii")

@@ -23,7 +23,7 @@ class Jobs(Protocol):
     """Work that statements wait for, by groups."""
 
     def group(self, name: str) -> AbstractContextManager[None]:
-        """Put the jobs that this thread starts inside into the group."""
+        """Put the jobs that this thread starts inside the block into the group."""
 
     def interrupt(self, name: str) -> None:
         """End the jobs of the group, now and later."""
@@ -43,7 +43,7 @@ class Cancellation:
         self._actions: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """Begin another query string, which earlier requests do not concern."""
+        """Begin another query string; earlier requests do not cancel it."""
         self._group = next(self._groups)
         self._requested.clear()
         if self._ended:
@@ -67,7 +67,7 @@ class Cancellation:
         return self._ended
 
     def forget(self) -> None:
-        """Forget a request that was fulfilled, so that the rest of the query string runs."""
+        """Forget a request that was fulfilled; the rest of the query string runs."""
         self._group = next(self._groups)
         self._requested.clear()
 
@@ -89,7 +89,7 @@ class Cancellation:
         """Run a part of the statement that waits for jobs. Raises PenstockError (57014)."""
         try:
             with self._jobs.group(self._group):
-                self.check()  # inside the group, as from here on a request finds it
+                self.check()  # inside the group: from now on a request finds it
                 yield
         except Exception:
             self.check()

@@ -68,10 +68,10 @@ class ClientSocket:
         """Send all of it. Raises ConnectionFailure if the connection is broken or the client takes
         nothing.
 
-        ``waiting`` is called again and again while the client takes nothing, and at once if the
-        client has sent something, which ``waiting`` may receive. It raises if that lasts too long;
-        without ``waiting`` the write timeout holds. After either error nothing more can be sent, as
-        the client has only a part.
+        ``waiting`` is called repeatedly while the client takes nothing, and at once if the client
+        has sent a message, which ``waiting`` may receive. It raises after too long a time; without
+        ``waiting`` the write timeout applies. After either error nothing more can be sent, since
+        the client has only a part of the data.
         """
         if self._cut_off:
             raise ConnectionFailure("connection to client lost")
@@ -115,7 +115,7 @@ class ClientSocket:
 
     @property
     def left(self) -> bool:
-        """True if the client has closed its side, so that it may not read what was sent last."""
+        """True if the client has closed its side; it may not have read the last data."""
         return not self.stopped and self._poll(_HUNG_UP, 0.0)
 
     def start_tls(self, context: ssl.SSLContext, timeout_s: float) -> None:
@@ -128,8 +128,8 @@ class ClientSocket:
         self.tls = True
 
     def stop_reading(self) -> None:
-        """Let the thread that uses the socket see the end of input. It can still send what the
-        client takes at once."""
+        """Make the thread that uses the socket see the end of input. It can still send data that
+        the client takes at once."""
         self.stopped = True
         with contextlib.suppress(OSError):
             # Not the TLS socket's own shutdown, which would end both ways.
@@ -141,7 +141,7 @@ class ClientSocket:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket; what was sent still arrives."""
+        """Close the socket; data that was sent still arrives."""
         with contextlib.suppress(OSError):
             self._socket.close()
 

@@ -66,7 +66,7 @@ class Rule:
     method: Method
 
     def matches(self, client: Client) -> bool:
-        """Tell whether the rule is for this connection (check_hba)."""
+        """Tell whether the rule applies to this connection (check_hba)."""
         if self.kind is not ConnectionKind.HOST and client.tls is not (
             self.kind is ConnectionKind.HOSTSSL
         ):

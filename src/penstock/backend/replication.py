@@ -164,7 +164,7 @@ class ReplicationCommands:
         def change(slot: Slot) -> Slot:
             failover = slot.failover if options.failover is None else options.failover
             two_phase = slot.two_phase if options.two_phase is None else options.two_phase
-            # The next stream sets the position, as it begins where its client wants it to.
+            # The next stream sets the position: it begins where its client asks for.
             at = slot.two_phase_at if two_phase and slot.two_phase else None
             return replace(slot, failover=failover, two_phase=two_phase, two_phase_at=at)
 
@@ -197,8 +197,8 @@ class ReplicationCommands:
             )
         self._require_database()
         name = command.slot_name
-        # Whatever can be refused is refused before the stream begins. The slot is taken again, for
-        # the whole stream, when the stream begins.
+        # All checks are made before the stream begins. The slot is acquired again, for the whole
+        # stream, when the stream begins.
         version = self._services.version
         with (
             self._services.slots.held(name, self._context.pid, version=version) as slot,
@@ -218,7 +218,7 @@ class ReplicationCommands:
         return Streaming(lambda wire: self._stream(wire, command))
 
     def _plugin(self, slot: Slot, options: Options) -> LogicalDecodingContext:
-        """Start the slot's output plugin. Raises PenstockError if it is not there or refuses."""
+        """Start the slot's output plugin. Raises PenstockError if it does not exist or refuses."""
         return self._services.reading.context(
             slot, options, binary=True, interrupt=self._cancellation.check
         )

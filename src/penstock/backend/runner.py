@@ -199,8 +199,8 @@ class SessionRunner:
         return self._block.status
 
     def failed(self) -> Iterable[ParameterChange]:
-        """Clean up after the running statement has failed. Temporary slots go with it, as in
-        PostgreSQL. Return the settings that changed by that."""
+        """Clean up after the running statement has failed. Drop temporary slots, as PostgreSQL
+        does. Return the settings that have changed by the failure."""
         self._block.fail()
         self._services.slots.take_back(self._context.pid, sent=False)
         self._services.slots.end_session(self._context.pid)
@@ -363,7 +363,7 @@ class SessionRunner:
             )
 
     def _learn_types(self) -> None:
-        """Read the node's own types, for the statement that begins."""
+        """Read the node's own types at the beginning of a statement."""
         with self._services.catalog.read() as t:
             remember_enums(t.types.all())
 
@@ -400,14 +400,14 @@ class SessionRunner:
 
 # COPY as a subscriber sends it (tablesync.c, copy_table).
 #
-# In: a parsed COPY. Out: what to read and how to write it, or PostgreSQL's error for an option.
-# The reader finds the table and its columns, and checks rights.
+# A parsed COPY becomes a request to read rows and write them in a format; a wrong option raises
+# PostgreSQL's error. The reader finds the table and its columns, and checks rights.
 
 _FORMATS: Final = {"text": False, "binary": True}
 _PORTION_BYTES: Final = 1 << 18
 """The bytes of rows that are sent at once."""
 _ROW_BYTES: Final = 16
-"""Bytes that each row counts in addition: a row without columns takes room, too."""
+"""Bytes that are added for each row: a row without columns takes room, too."""
 
 
 def copy_request(statement: Copy) -> CopyRequest:
@@ -470,8 +470,8 @@ def _binary(statement: Copy) -> bool:
 
 # Descriptions of prepared queries and changes (parse_analyze_varparams).
 #
-# The catalogs describe queries on themselves. In statements on tables of the lake,
-# parameters get their types from the columns beside them, and NULLs stand for their values.
+# The catalogs describe queries on themselves. In statements on tables of the lake, parameters get
+# their types from the columns with which they are used, and NULLs stand for their values.
 
 _PUBLIC = "public"
 
@@ -514,8 +514,8 @@ def described_parameters(
 
 # Statements that begin, prepare and end transactions, and changes of rows in transactions (xact.c).
 #
-# In: parsed statements of one session. Out: answers. ``transaction_block`` holds the state of the
-# block; the lake stages and commits its rows.
+# ``Transactions`` answers parsed statements of one session. ``transaction_block`` holds the state
+# of the block; the lake stages and commits its rows.
 
 _Ended = tuple[str, Sequence[Notice]]
 """The tag, and the notices to send before it."""
@@ -596,7 +596,7 @@ class Transactions:
         return tag, waited if warning is None else (*waited, warning)
 
     def _end_prepared(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
-        """Commit or roll back a prepared transaction, which any session may have prepared."""
+        """Commit or roll back a prepared transaction of any session."""
         tag, lake = statement.kind.value, self._services.lake
         self._block.check()
         self._block.outside(tag)
@@ -630,8 +630,8 @@ class Transactions:
 
 # SET, RESET and SHOW, in all forms (guc_funcs.c, ExecSetVariableStmt).
 #
-# In: statements and set_config() of one session. Out: answers. ``session_settings`` holds the
-# values, the block holds the modes of its transaction.
+# ``Variables`` runs these statements and set_config() for one session. ``session_settings`` holds
+# the values, the block holds the modes of its transaction.
 
 VariableStatement = SetVariable | ResetVariable | ShowVariable | SetTransaction
 
@@ -653,7 +653,7 @@ class Variables:
         self._name = settings.show(_APPLICATION)
 
     def run(self, statement: VariableStatement) -> Iterator[Answer]:
-        """Run SET, RESET or SHOW. Raises what ``set_config`` raises."""
+        """Run SET, RESET or SHOW. Raises as ``set_config``."""
         match statement:
             case ShowVariable(name=name):
                 yield self._show(name)
@@ -698,8 +698,8 @@ class Variables:
         return field_descriptions(Attribute(column, TEXT) for column in names)
 
     def settle(self) -> list[ParameterChange]:
-        """Show others the session's name once a statement has ended, with or without an error.
-        Return the changes to report to the client."""
+        """Publish the session's name once a statement has ended, with or without an error. Return
+        the changes to report to the client."""
         name = self._settings.show(_APPLICATION)
         if name != self._name:
             self._name = name
@@ -753,8 +753,8 @@ def _as_settings(modes: TransactionModes) -> dict[str, str]:
 # The wait for standbys: a statement that commits waits for them before its client gets the answer
 # (SyncRepWaitForLSN).
 #
-# In: a session's settings, the ends of the log before and after its statement. Out: nothing, or
-# PostgreSQL's warning if the wait was given up: the commit stays.
+# The session waits if the log has grown during its statement and its settings ask for it. If the
+# wait is given up, the client gets PostgreSQL's warning; the commit stays.
 
 _SHUTDOWN: Final = "57P01"
 _DETAIL: Final = (
@@ -791,12 +791,12 @@ class StandbyWait:
         return self.now()
 
     def wrote(self) -> None:
-        """Note that the running query commits something."""
+        """Note that the running query commits."""
         self._wrote = True
 
     @contextmanager
     def query(self, warnings: list[Notice]) -> Iterator[None]:
-        """Run a query inside, and wait if it has committed something. A warning is added to
+        """Run a query inside the block, and wait if it has committed. A warning is added to
         ``warnings``."""
         self._wrote, before = False, self.now()
         yield
@@ -811,7 +811,7 @@ class StandbyWait:
         return Before(self._services.sequencer.position().lsn, mode)
 
     def after(self, before: Before | None) -> Iterator[Notice]:
-        """Wait until standbys have what came into the log since then."""
+        """Wait until standbys have the log's records since then."""
         if before is None:
             return
         services, cancellation = self._services, self._cancellation
@@ -832,11 +832,10 @@ class StandbyWait:
 
 # Commands of one session: each by itself, or as part of a transaction block (utility.c; xact.c).
 #
-# In: parsed statements, and the end of a block. Out: outcomes. Nobody sees what a block has changed
-# before COMMIT, which does all of it in one transaction of the catalog; until then nothing is
-# locked. A statement of a block is tried, together with those before it, and taken back, so that
-# its errors and notices come where they belong. Tables that a block makes belong to its rows
-# (``executor.block``).
+# Nobody sees the changes of a block before COMMIT, which makes all of them in one transaction of
+# the catalog; until then nothing is locked. A statement of a block is tried, together with those
+# before it, and then rolled back. So its errors and notices are reported at once. Tables that a
+# block creates are staged with its rows (``executor.block``).
 
 
 class NodeCommands:
@@ -872,7 +871,7 @@ class NodeCommands:
         return outcome
 
     def commit(self, role: Role) -> None:
-        """Execute the block's commands. If it raises PenstockError, nothing is changed."""
+        """Execute the block's commands. After PenstockError nothing is changed."""
         blocks, commands = self._services.blocks, self._block.commands
         if blocks is not None and commands:
             blocks.run(commands, role, commit=True)
@@ -890,8 +889,8 @@ class NodeCommands:
 
 # CREATE TABLE ... AS (createas.c): a table with the columns of a query, and its rows.
 #
-# In: the statement, and functions that create tables and change rows. Out: the outcome of a SELECT.
-# The table is one commit and its rows are the next; if the query fails, the table is dropped.
+# The outcome is that of a SELECT. The table is one commit, and its rows are the next; if the query
+# fails, the table is dropped.
 
 _DUPLICATE_TABLE = "42P07"
 
@@ -905,7 +904,7 @@ def create_table_as(
     """Create a table and fill it. ``describe`` returns the columns of a query, ``run`` executes a
     command, ``change`` executes an INSERT.
 
-    Raises what they raise, and SqlSyntaxError.
+    Raises their errors, and SqlSyntaxError.
     """
     fields = describe(statement.query)
     if len(statement.columns) > len(fields):

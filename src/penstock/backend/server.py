@@ -25,15 +25,15 @@ from penstock.sqlstate import TooManyConnections
 _KEY_SIZE: Final = 32
 """The bytes of a cancel key in protocol 3.2; clients of 3.0 get the first four."""
 _SHORTEST_KEY: Final = 4
-"""The fewest bytes of a cancel key that is accepted, which protocol 3.0 has."""
+"""The fewest bytes of an accepted cancel key, those of protocol 3.0."""
 _BACKLOG: Final = 128
 _STOP_S: Final = 10.0
 """Seconds for each session's thread to end. Threads are daemons, so the process ends anyway."""
 _TOLD_S: Final = 2.0
 """Seconds that sessions have to tell their clients that the node stops."""
 _TURNED_AWAY_AT_ONCE: Final = 20
-"""The most clients beyond the limits that get an error at the same time; the connections of others
-are just closed."""
+"""Of the clients beyond the limits, this many get an error at the same time; the connections of
+others are just closed."""
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,8 @@ class Server:
         self._stopping = threading.Event()
 
     def take(self, options: BackendOptions) -> None:
-        """Set the options that hold from now on: for new sessions, and for running ones from their
-        client's next message on, as with a reload of PostgreSQL."""
+        """Set the options of new sessions, and of running ones from their client's next message on,
+        as a reload of PostgreSQL does."""
         self._options = options
 
     @property
@@ -197,8 +197,7 @@ class Server:
             return sum(backend.role_oid == role_oid for backend, _ in self._backends.values())
 
     def _cancel(self, request: CancelRequest) -> None:
-        """Cancel a session's statement if the key is right; the client does not learn whether it
-        was."""
+        """Cancel a session's statement if the key is right. The client gets no answer."""
         with self._lock:
             found = self._backends.get(request.process_id)
         if found is None or len(request.key) < _SHORTEST_KEY:

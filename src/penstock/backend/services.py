@@ -37,8 +37,8 @@ class CatalogQueries(Protocol):
     def reads_catalog_only(self, query: PreparableStmt) -> TypeGuard[SelectStmt]: ...
 
     def describe(self, query: SelectStmt, facts: SessionFacts, said: Sequence[int]) -> Description:
-        """Describe a query. ``said``: oids of the parameters' types that the client has given, 0
-        for those that it has not."""
+        """Describe a query. ``said``: the parameters' type oids that the client has given, 0 for
+        the others."""
 
     def query(
         self,
@@ -49,7 +49,7 @@ class CatalogQueries(Protocol):
     ) -> Rows: ...
 
     def within(self, catalog: Catalog, warehouse: Warehouse) -> CatalogQueries:
-        """Return the queries for a statement of a block that has made tables."""
+        """Return the queries for a statement of a block that has created tables."""
 
     def column_types(self, schema: str, table: str) -> Mapping[str, int]:
         """Return the type oids of a lake table's columns, in its order; empty if there is no such
@@ -85,7 +85,7 @@ class Lake(Protocol):
     def open_block(self) -> LakeBlock: ...
 
     def within(self, block: LakeBlock) -> Lake:
-        """Return the lake for the next statement of a block that has made tables."""
+        """Return the lake for the next statement of a block that has created tables."""
 
     def stage(
         self, statement: RowStmt, at: Position, writer: Writer, block: LakeBlock
@@ -93,16 +93,15 @@ class Lake(Protocol):
         """Run INSERT, UPDATE or DELETE in a transaction block."""
 
     def commit(self, block: LakeBlock) -> None:
-        """Commit the block. If it raises PenstockError (40001), nothing is committed."""
+        """Commit the block. After PenstockError (40001) nothing is committed."""
 
     def prepare(
         self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts
     ) -> None:
-        """Prepare the block. If it raises PenstockError (40001), nothing is prepared."""
+        """Prepare the block. After PenstockError (40001) nothing is prepared."""
 
     def commit_prepared(self, gid: str, role: Role) -> None:
-        """Commit a prepared transaction. If it raises PenstockError (40001), it is still
-        prepared."""
+        """Commit a prepared transaction. After PenstockError (40001) it is still prepared."""
 
     def rollback_prepared(self, gid: str, role: Role) -> None: ...
 
@@ -119,11 +118,11 @@ class BlockCommands(Protocol):
         """Tell whether a block may have the statement."""
 
     def run(self, statements: Sequence[Statement], role: Role, *, commit: bool) -> CommandOutcome:
-        """Execute the statements and return the outcome of the last one. Without ``commit``
-        everything is taken back. Raises PenstockError (25001, 0A000)."""
+        """Execute the statements and return the outcome of the last one. Without ``commit``, roll
+        them back. Raises PenstockError (25001, 0A000)."""
 
     def defines(self, statement: Statement) -> bool:
-        """Tell whether the statement is about tables that a block may make."""
+        """Tell whether the statement creates or drops tables that a block may stage."""
 
     def define(self, statement: Statement, role: Role, block: LakeBlock) -> CommandOutcome:
         """Execute a statement about such tables. Raises PenstockError (0A000, 42P07, ...)."""
@@ -157,7 +156,7 @@ class SessionServices:
     """Commands of blocks; None if a block may have none."""
     sessions: Sessions = field(default_factory=Sessions)
     sync_rep: SyncRep = field(default_factory=lambda: SyncRep(Senders(), lambda: ""))
-    """The rule of which commits wait for which streams; by default none waits."""
+    """The rule for commits that wait for streams; by default none waits."""
 
     def within(self, block: LakeBlock | None) -> SessionServices:
         """Return the services for the next statement of a transaction block."""

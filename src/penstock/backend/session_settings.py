@@ -27,7 +27,7 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "role": ("none",),
     "session_authorization": (),
 }
-"""Settings that would have effects, and the only values that each may have here."""
+"""Settings with effects that are not supported, and the only values that each may have here."""
 _ROLES: Final = frozenset({"role", "session_authorization"})
 _SHOWN_AS: Final[Mapping[str, str]] = {"datestyle": "ISO, MDY", "timezone": "UTC"}
 _DEFAULTS: Final[Mapping[str, str]] = {
@@ -75,7 +75,7 @@ class SessionSettings:
         version: int,
         superuser: Callable[[], bool] | None = None,
     ) -> None:
-        """``superuser`` tells whether the session's role is one now. Raises what ``set`` raises."""
+        """``superuser`` returns whether the session's role is one now. Raises as ``set``."""
         self._known = settings(version)
         boot = {
             key: setting.shown(setting.boot)
@@ -120,8 +120,8 @@ class SessionSettings:
         return name if setting is None else setting.name
 
     def set(self, name: str, value: str | None, *, local: bool = False) -> None:
-        """Set a value. ``local``: until the end of the transaction. None stands for DEFAULT and
-        RESET: the value that the client began with.
+        """Set a value. ``local``: until the end of the transaction. None (DEFAULT, RESET) restores
+        the value from the start of the session.
 
         Raises UndefinedObject (42704), PenstockError (55P02, 42501, 22023), FeatureNotSupported.
         """
@@ -132,7 +132,7 @@ class SessionSettings:
         self.own = self.own.with_value(key, checked, local=local)
 
     def check(self, name: str, value: str | None) -> str | None:
-        """Return the value that ``set`` would set; raise what it would raise."""
+        """Return the value that ``set`` would set. Raises as ``set``."""
         key = name.lower()
         setting = self._known.get(key)
         if setting is not None and key not in _ONLY:
@@ -147,23 +147,23 @@ class SessionSettings:
         return checked
 
     def reset_all(self) -> None:
-        """Put all settings back to what the client began with (RESET ALL)."""
+        """Restore all settings from the start of the session (RESET ALL)."""
         self.own = OwnValues(self._at_start, self._at_start)
 
     # Transactions (AtEOXact_GUC)
 
     def commit(self) -> None:
-        """Commit the transaction: values that were set for it alone go."""
+        """Commit the transaction: discard values of SET LOCAL."""
         if self.own.now is not self.own.lasting:
             self.own = OwnValues(self.own.lasting, self.own.lasting)
         self._settled = self.own
 
     def abort(self) -> None:
-        """Roll back: put back the values from before the transaction."""
+        """Roll back: restore the values from before the transaction."""
         self.own = self._settled
 
     def changed(self) -> list[ParameterChange]:
-        """Return the changes that the client has not been told of yet (ReportChangedGUCOptions)."""
+        """Return the changes not yet reported to the client (ReportChangedGUCOptions)."""
         if self.own is self._told_of:
             return []
         self._told_of = self.own

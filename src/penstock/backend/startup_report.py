@@ -30,8 +30,8 @@ _AS_GIVEN: Final = ("default_transaction_read_only", "search_path")
 def reported(
     version: int, values: Mapping[str, str], parameters: StartupParameters
 ) -> Sequence[tuple[str, str]]:
-    """Return the names and values to report. ``values``: all but those that the startup packet asks
-    for. Raises InvalidParameterValue."""
+    """Return the names and values to report. ``values``: all but those of the startup packet.
+    Raises InvalidParameterValue."""
     known = {**values, "application_name": parameters.application_name}
     for name in _AS_GIVEN:
         if (given := parameters.setting(name)) is not None:

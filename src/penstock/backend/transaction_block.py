@@ -65,8 +65,7 @@ class TransactionBlock:
         self._block: _Block | None = None
 
     def refuse(self, what: str) -> None:
-        """Raise FeatureNotSupported inside of a block, for a statement that is a commit of its
-        own."""
+        """Raise FeatureNotSupported inside of a block, for a statement that commits by itself."""
         if self.open:
             raise self.refusal(what)
 
@@ -156,8 +155,7 @@ class TransactionBlock:
         return self._block is not None and self._block.failed
 
     def check_prepare(self) -> None:
-        """Raise FeatureNotSupported if PREPARE TRANSACTION could not keep what the block has
-        done."""
+        """Raise FeatureNotSupported if PREPARE TRANSACTION cannot store the block's changes."""
         if self.commands:
             raise FeatureNotSupported(
                 "PREPARE TRANSACTION after commands in a transaction block is not supported",
@@ -174,7 +172,7 @@ class TransactionBlock:
         return self.open and not self.failed and tag == "COMMIT"
 
     def check_catalogs(self) -> None:
-        """Raise FeatureNotSupported if the catalogs would not show what the block has done."""
+        """Raise FeatureNotSupported if the catalogs would not show the block's changes."""
         if self.commands:
             raise FeatureNotSupported(
                 "queries on the catalogs after commands in the same transaction block are not "
@@ -195,7 +193,7 @@ class TransactionBlock:
         )
 
     def begin(self, modes: TransactionModes) -> Iterator[Notice]:
-        """Begin a block. If there is one already, warn and do what ``set_modes`` does."""
+        """Begin a block. If there is one already, warn and act as ``set_modes``."""
         if self._block is not None:
             message = "there is already a transaction in progress"
             yield Notice("WARNING", message, sqlstate="25001")
@@ -220,8 +218,8 @@ class TransactionBlock:
         return ended, None
 
     def end(self, tag: str) -> tuple[str, Notice | None]:
-        """End the block by COMMIT or ROLLBACK, and return the tag of what was done: a failed block
-        is rolled back. A warning comes with it if there is no block."""
+        """End the block by COMMIT or ROLLBACK, and return the tag: a failed block is rolled back.
+        Without a block, also return a warning."""
         if self._block is None:
             missing = Notice("WARNING", "there is no transaction in progress", sqlstate="25P01")
             return tag, missing
@@ -303,7 +301,7 @@ class TransactionBlock:
             )
 
     def fail(self) -> None:
-        """Note that a statement has failed. Settings go back to what they were before its
+        """Note that a statement has failed. Restore the settings from before its
         subtransaction."""
         block = self._block
         if block is None or not block.savepoints:
@@ -368,15 +366,15 @@ class TransactionBlock:
         self.use(take())
 
     def now(self) -> Position:
-        """Return the position that a query would read, without reading it: the block's modes may
+        """Return the position that a query would read. This is no query: the block's modes may
         still change afterwards, and its rows are not checked."""
         block = self._block
         position = block.snapshot if block and block.snapshot else self._now()
         return position if block is None or block.rows is None else block.rows.with_made(position)
 
     def snapshot(self) -> Position:
-        """Return the position that a query reads: the block's snapshot if it keeps one, else the
-        end of the log; with the block's own changes. Raises PenstockError (40001)."""
+        """Return the position that a query reads, with the block's own changes: the block's
+        snapshot if it keeps one, else the end of the log. Raises PenstockError (40001)."""
         block = self._block
         if block is None:
             return self._now()
@@ -390,12 +388,12 @@ class TransactionBlock:
 
 # Modes of a transaction, and when they may be changed (variable.c).
 #
-# In: the present modes and those that a statement gives. Out: the modes from then on, or
-# PostgreSQL's error (check_transaction_isolation, _read_only and _deferrable).
+# A statement changes the present modes, or gets PostgreSQL's error (check_transaction_isolation,
+# _read_only and _deferrable).
 
 
 def with_defaults(said: TransactionModes, defaults: TransactionModes) -> TransactionModes:
-    """Return the modes ``said``, with ``defaults`` for those that are None."""
+    """Return the modes ``said``, with ``defaults`` in place of None."""
     return TransactionModes(
         defaults.isolation if said.isolation is None else said.isolation,
         defaults.read_only if said.read_only is None else said.read_only,

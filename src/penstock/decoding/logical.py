@@ -53,7 +53,7 @@ from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lsn import INVALID, Lsn
 
 Options = Sequence[tuple[str, str | None]]
-"""Names and values as given, in order; None for a missing value."""
+"""Names and values in the given order; None for a missing value."""
 FindPublications = Callable[[Sequence[str]], PublicationRules]
 """A function from names of publications to their rules."""
 UpdateProgress = Callable[[Lsn, int, bool], None]
@@ -198,7 +198,7 @@ class LogicalDecodingContext:
             yield from self._writes.take_copy_data()
 
     def _replayed(self, items: Iterable[Item]) -> Iterator[None]:
-        """Call the callbacks of items; yield when the writes are to be taken."""
+        """Call the callbacks of items; yield when the caller must take the writes."""
         for item in items:
             for _ in self._replay.item(item):
                 if self._writes.nbytes >= self._piece_bytes:
@@ -267,7 +267,7 @@ class LogicalDecodingContext:
         self._check_limit()
 
     def write_messages(self, data: bytes) -> None:
-        """Take CopyData messages with XLogData that the source has made (``RowBatch.messages``)."""
+        """Take CopyData messages with XLogData from the source (``RowBatch.messages``)."""
         self.prepare_write()
         self._prepared_write = False
         self._writes.add_messages(data, self._xid)
@@ -303,7 +303,7 @@ class LogicalDecodingContext:
         report: Lsn | None = None,
         writes: bool = True,
     ) -> Any:
-        """Call a callback and return its result. ``at`` and ``xid`` are those of its writes.
+        """Call a callback and return its result. ``at`` and ``xid`` belong to its writes.
         ``report`` is the LSN that errors name, if it is not ``at``. Raises PenstockError with a
         context."""
         if not self._shut_down:

@@ -135,7 +135,7 @@ class Writes:
         self.nbytes += data.nbytes + _ROW_BYTES * count
 
     def add_messages(self, data: bytes, xid: int) -> None:
-        """Add CopyData messages with XLogData, which go to a client as they are."""
+        """Add CopyData messages with XLogData, which are sent to a client unchanged."""
         self._close_rows()
         self._parts.append(_Messages(data, xid))
         self.nbytes += len(data)

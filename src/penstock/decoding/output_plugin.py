@@ -48,13 +48,13 @@ class OutputPlugin:
     that a class defines."""
 
     COLUMNAR: ClassVar = frozenset({"change_batch", "stream_change_batch"})
-    """Callbacks that PostgreSQL has not."""
+    """Callbacks that PostgreSQL lacks."""
 
     def startup(self, ctx: Context, options: OutputPluginOptions, is_init: bool) -> None:
         """Read ``ctx.options``. ``is_init``: the slot is being created; there are no options."""
 
     def shutdown(self, ctx: Context) -> None:
-        """The last call, whatever happened before. Nothing may be written."""
+        """End the call, even after an error. Nothing may be written."""
 
     def begin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
         """Begin a transaction that has committed. Required."""
@@ -91,7 +91,7 @@ class OutputPlugin:
         """End a transaction that has committed. Required."""
 
     def filter_by_origin(self, ctx: Context, origin: str | None) -> bool:
-        """Tell whether to leave out what came from an origin; None stands for local changes."""
+        """Tell whether to leave out changes of an origin; None stands for local changes."""
         return False
 
     def filter_prepare(self, ctx: Context, xid: int, gid: str) -> bool:
@@ -162,8 +162,8 @@ _LATER: Final = (Generator, Coroutine, AsyncGenerator)
 
 
 def check_callbacks(plugin: OutputPlugin) -> None:
-    """Raise PenstockError if a registered callback cannot be called with its arguments. A generator
-    or async function is refused as well: it would do its work later, that is never."""
+    """Raise PenstockError if a registered callback cannot be called with its arguments. Generators
+    and async functions are refused, too: calling them does not do their work."""
     for name in CALLBACKS:
         if registered(plugin, name):
             _check_callback(name, getattr(plugin, name))

@@ -57,5 +57,5 @@ class AsPublished:
         return PublishedRelation(relation.relation, columns, frozenset(Action))
 
     def matches(self, relation: RelationData, action: Action, row: Tuple) -> bool:
-        """Return True, since rows that do not match are not handed on."""
+        """Return True, since the source has left out rows that do not match."""
         return True

@@ -21,7 +21,7 @@ BUNDLED: Final[dict[str, str]] = {
     "test_decoding": "penstock.decoding.plugins.test_decoding:TestDecoding",
     "wal2json": "penstock.decoding.plugins.wal2json:Wal2Json",
 }
-"""The bundled plugins, found whether or not the package's own entry points are there."""
+"""The bundled plugins, which are found even without the package's entry points."""
 DEFAULT_LIBRARIES: Final = ", ".join(BUNDLED)
 """The default of the setting output_plugin_libraries."""
 _UNDEFINED_FILE: Final = "58P01"

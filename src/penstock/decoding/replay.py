@@ -33,11 +33,11 @@ _STREAMING: Final = "logical streaming"
 _STREAMING_PREPARED: Final = "logical streaming at prepare time"
 _PIECE_ROWS: Final = 65_536
 _PIECE_BYTES: Final = 16 << 20
-"""Bytes of a batch that a plugin gets at once, of at most ``_PIECE_ROWS`` rows."""
+"""The most bytes of a batch that a plugin gets at once; it has at most ``_PIECE_ROWS`` rows."""
 _CHANGES_THRESHOLD: Final = 100
 """Changes between two reports of progress."""
 _FEW_ROWS: Final = 8
-"""Fewer rows than these are faster one by one."""
+"""With fewer rows it is faster to send them one by one."""
 
 
 class Replay:
@@ -272,8 +272,8 @@ def _as_prepared(item: Transaction, txn: ReorderBufferTXN) -> ReorderBufferTXN:
 
 
 def _pieces(batch: RowBatch) -> Iterator[RowBatch]:
-    """Yield parts of a batch, each small enough for a plugin to get at once. Encoded messages have
-    been divided by their source."""
+    """Yield parts of a batch, each small enough for a plugin to get at once. The source has already
+    divided encoded messages."""
     count = len(batch)
     if batch.messages is not None:
         yield batch

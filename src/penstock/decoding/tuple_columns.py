@@ -81,7 +81,7 @@ class TupleColumn:
         return None
 
     def binary_at(self, row: int) -> bytes | None:
-        """Return what the type's send function gives; None for NULL, and if there is only text."""
+        """Return the result of the type's send function; None for NULL, or without typed values."""
         if self._binary is None:
             if self.values is None or not has_binary_output(self._type[0], self.values.type):
                 return None
@@ -197,8 +197,8 @@ class Tuple:
         return column.text_at(self._row)
 
     def binary(self, index: int) -> bytes | None:
-        """Return the value in binary format, None if ``text`` gives no value, or if the type or the
-        source has text only."""
+        """Return the value in binary format; None if ``text`` has no value, or the type or the
+        source has only text."""
         column = self._columns.columns[index]
         return None if column is None else column.binary_at(self._row)
 

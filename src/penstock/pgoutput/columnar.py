@@ -38,7 +38,7 @@ XLOGDATA_HEADER: Final = 25
 """Bytes before the message in a frame: ``w``, start, end, send time (walsender.c)."""
 
 PADDING: Final = 8
-"""Bytes behind the last message, so that fields may be read before their end is checked."""
+"""Bytes behind the last message, since fields are read before their end is checked."""
 
 _XLOGDATA: Final = ord("w")
 
@@ -60,10 +60,10 @@ class MessageChunk:
 
     @classmethod
     def from_copy_data(cls, frames: Sequence[bytes]) -> MessageChunk:
-        """Make a chunk of frames as libpq hands them out, one XLogData each.
+        """Make a chunk of libpq's frames, one XLogData each.
 
-        Joins them once, without a copy per message. Raises ProtocolViolation if a frame is
-        something else or holds no message.
+        Joins them once, without a copy per message. Raises ProtocolViolation if a frame is no
+        XLogData or holds no message.
         """
         sizes = np.fromiter(map(len, frames), np.int64, len(frames))
         ends = np.cumsum(sizes)
@@ -231,7 +231,7 @@ _ORIGIN: Final = ord("O")
 
 # Decode Insert, Update and Delete messages of one relation to a ChangeBatch.
 #
-# Finding the messages is left to ``ColumnarDecoder``.
+# ``ColumnarDecoder`` finds the messages.
 
 INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
@@ -334,7 +334,7 @@ _MIN_ROW_SIZE: Final = TUPLE_KIND_AT + 1 + 2
 
 
 _OF_VALUES: Final = ("22P02", "22P03")
-"""SQLSTATEs of values that their type cannot read: an error for the table's followers only."""
+"""SQLSTATEs of values that their type cannot read: an error only for readers of the table."""
 
 
 class ColumnarDecoder:
@@ -437,8 +437,8 @@ def _announced_leaves(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield sequence, OID of the root and OID of the partition for each announced partition.
 
-    A server announces a relation right before its change, and a partition right after the root that
-    its changes are published as. TRUNCATE of several tables announces all of them.
+    A server announces a relation right before its change, and a partition right after the root
+    under which its changes are published. TRUNCATE of several tables announces all of them.
     """
     changes = np.flatnonzero(_CHANGES[kind])
     for (before, root), (index, leaf) in itertools.pairwise(announced):
@@ -528,9 +528,9 @@ def _unknown_relation(oid: int) -> ProtocolViolation:
 
 # Turn cells of a relation's tuples into one Arrow record batch.
 #
-# Cells of one column may come as text in one row and as binary in the next. Reading a type's bytes
-# is left to whoever offers ``ColumnReader`` (``penstock.pgtypes``), since rooms of one floor do not
-# know one another. Table and column are added to its errors here.
+# Cells of one column may be text in one row and binary in the next. A ``ColumnReader``
+# (``penstock.pgtypes``) reads a type's bytes, since rooms of one floor do not import one another.
+# Table and column are added to its errors here.
 
 
 class ColumnReader(Protocol):
@@ -641,11 +641,11 @@ def _located(
 
 # Find the cells of many tuples of one relation at once (proto.c, logicalrep_read_tuple).
 #
-# A column is one step for all rows, so the cost is that of the columns, not of the rows. The
-# meaning of the cells is left to ``record_batch``.
+# A column is one step for all rows, so the number of columns decides the cost. ``record_batch``
+# reads the cells.
 #
 # A garbage length makes a row's position run beyond its message. That is found before the next
-# field is read; positions only grow, so nothing is read out of place unnoticed.
+# field is read. Positions only grow, so a misplaced read is always found.
 
 NULL: Final = ord("n")
 UNCHANGED: Final = ord("u")
@@ -684,9 +684,8 @@ def walk_tuples(
 ) -> tuple[list[CellColumn], NDArray[np.int64]]:
     """Return the cells of the tuples that begin at ``at``, and the positions behind the tuples.
 
-    ``end``: where each row's message ends; ``buffer`` goes on for 8 bytes behind the last one. The
-    positions that come back may lie beyond ``end``: the caller knows what must be there. Raises
-    ProtocolViolation.
+    ``end``: the end of each row's message; ``buffer`` has 8 more bytes behind the last one. The
+    returned positions may be beyond ``end``: the caller must check them. Raises ProtocolViolation.
     """
     _inside(at + 1, end)
     received = window(buffer, ">u2")[at]
@@ -730,8 +729,8 @@ def _wrong_number(received: int, columns: int) -> ProtocolViolation:
     return ProtocolViolation(f"tuple of {received} columns for a relation of {columns}")
 
 
-# Messages that carry no rows, many at once: Begin, Commit, Origin. They give commits as columns,
-# and the errors for all messages that ``decoder`` would refuse.
+# Many messages without rows at once: Begin, Commit, Origin. Commits are returned as columns. All
+# messages that ``decoder`` would refuse raise the same errors.
 
 _BEGIN_SIZE: Final = 1 + 8 + 8 + 4
 _COMMIT_SIZE: Final = 1 + 1 + 8 + 8 + 8
@@ -749,7 +748,7 @@ def read_begins(
 
 
 def check_commits(chunk: DecodedChunk) -> None:
-    """Check that each Commit is where its Begin said. A Begin of an earlier chunk is unknown here.
+    """Check that each Commit has the LSN of its Begin. A Begin of an earlier chunk is unknown here.
 
     Raises ProtocolViolation (apply_handle_commit).
     """

@@ -20,7 +20,7 @@ from penstock.pgoutput.messages import OldTuple
 from penstock.wire_rows import Lengths, counted_prefix, framed, joined
 
 _LENGTH_AT: Final = 1
-"""The place of the length in the head of a message, from which on it counts."""
+"""The offset of the length in the head of a message. The length counts from there."""
 _NULL: Final = b"n"
 
 

@@ -102,8 +102,8 @@ class Reader:
             raise ProtocolViolation("invalid message format")
 
 
-# Messages that carry changes and what they need: R, Y, I, U, D, T, M. A reader stands behind the
-# type byte and, within a streamed block, behind the xid, which the caller passes on.
+# Messages with changes and their relations and types: R, Y, I, U, D, T, M. A reader begins after
+# the type byte and, within a streamed block, after the xid, which the caller passes on.
 
 KEY_FLAG: Final = 1
 CASCADE_FLAG: Final = 1
@@ -185,7 +185,7 @@ def read_tuple(reader: Reader) -> TupleData:
 
 
 def expected_new(kind: str) -> ProtocolViolation:
-    """Return PostgreSQL's error for another tuple in the place of the new one."""
+    """Return PostgreSQL's error for another kind of tuple than the new one."""
     return ProtocolViolation(f"expected new tuple but got {ord(kind)}")
 
 
@@ -233,7 +233,7 @@ def _attribute(reader: Reader) -> Attribute:
 
 
 # Messages around changes: B, C, O; S, E, c, A of streamed and b, P, K, r, p of prepared
-# transactions. A reader stands behind the type byte.
+# transactions. A reader begins after the type byte.
 
 _Prepared = TypeVar("_Prepared", Prepare, CommitPrepared, StreamPrepare)
 
@@ -341,7 +341,7 @@ _OTHERS: Final[dict[str, tuple[int, Callable[[Reader], Message]]]] = {
     "r": (3, read_rollback_prepared),
     "p": (3, lambda reader: read_prepared(reader, StreamPrepare, "stream prepare")),
 }
-"""Protocol version that brought each message, and its reader. Stream Abort's has a parameter."""
+"""Each message's first protocol version, and its reader. Stream Abort's has a parameter."""
 
 
 class Decoder:

@@ -16,8 +16,8 @@ from typing import Final
 from penstock.lsn import Lsn
 from penstock.relation import Relation, ReplicaIdentity
 
-# TupleData: the cells of one row version as they are sent (LogicalRepTupleData). Four kinds of
-# cell are four types, so that "NULL" and "not sent" cannot be mixed up (law 4).
+# TupleData: the cells of one row version as they are sent (LogicalRepTupleData). The four kinds of
+# cells have four types, so "NULL" and "not sent" cannot be confused (law 4).
 
 
 class Absent(Enum):
@@ -144,8 +144,8 @@ TRANSFORMATIONS: Final[Mapping[tuple[bool, bool], type[RowMessage] | None]] = {
     (True, False): Delete,
     (True, True): Update,
 }
-"""The message by which an UPDATE is published (pgoutput_row_filter), None for none. The keys tell
-whether the old and the new row match the row filter."""
+"""The message that publishes an UPDATE (pgoutput_row_filter), None for none. Keys: whether the old
+and the new row match the row filter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class PgoutputOptions:
         return self.origin == _ORIGIN_NONE and origin is not None
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Return names and values, as they arrive at the plugin."""
+        """Return names and values as the plugin gets them."""
         options = [("proto_version", str(self.proto_version))]
         if self.streaming is not None:
             options.append(("streaming", self.streaming))
@@ -107,10 +107,10 @@ def subscriber_options(
     origin: str,
     messages: bool = False,
 ) -> PgoutputOptions:
-    """Return the options that PostgreSQL's subscriber asks for (worker.c, set_stream_options).
+    """Return the options that PostgreSQL's subscriber sends (worker.c, set_stream_options).
 
-    A publisher of an old version is not asked for options that it does not know. ``streaming``:
-    off, on, parallel. ``messages``: an option that PostgreSQL's subscribers never ask for.
+    Options that an old publisher does not know are left out. ``streaming``: off, on, parallel.
+    ``messages``: an option that PostgreSQL's subscribers never send.
     """
     proto_version = next(
         (v for since, v in _PROTO_VERSIONS.items() if publisher_version >= since), 1
@@ -135,7 +135,7 @@ def committed_only(options: PgoutputOptions) -> PgoutputOptions:
     return replace(options, proto_version=1, streaming=None, two_phase=False)
 
 
-# The options as START_REPLICATION and the slot functions give them, read again.
+# Parsing of the options of START_REPLICATION and the slot functions.
 
 _HIGHEST: Final = {14: 2, 15: 3}
 _LATEST: Final = 4
@@ -223,7 +223,7 @@ def _scanned(text: str) -> int | None:
 
 
 def _unsigned_long(text: str | None) -> int | None:
-    """Read a number as strtoul does: no text is 0, and a sign turns the number around."""
+    """Read a number as strtoul does: empty text is 0, and a minus sign negates the number."""
     if text == "":
         return 0
     found = _DIGITS.fullmatch(text or "-")

@@ -87,10 +87,10 @@ class Duplex(Protocol):
     """Both sides of a COPY BOTH, for a walsender."""
 
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
-        """Send data. ``waiting`` is called while the client takes nothing, to hear what it says."""
+        """Send data. ``waiting`` is called while the client takes nothing, to read its messages."""
 
     def next_message(self, timeout_s: float) -> FrontendMessage | None:
-        """Return the client's next message, None if none came in time."""
+        """Return the client's next message, None after the timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +142,12 @@ class StatementRunner(Protocol):
 
     @property
     def transaction_status(self) -> TransactionStatus:
-        """Return the status that ReadyForQuery tells."""
+        """Return the status that ReadyForQuery reports."""
 
     def failed(self) -> Iterable[ParameterChange]:
-        """Clean up after a failed statement, which may have failed while its rows were drawn.
+        """Clean up after a failed statement, which may have failed while its rows were read.
 
-        Returns the settings that change by the failure.
+        Return the settings that have changed by the failure.
         """
 
     def cancel(self) -> None:

@@ -52,12 +52,12 @@ COPY_DONE: Final = frame(b"c")
 
 
 def parameter_status(name: str, value: str, encoding: ClientEncoding = UTF8) -> bytes:
-    """Return a parameter that clients are told of, at the start and at every change."""
+    """Return a parameter's value, which is reported at the start and after every change."""
     return frame(b"S", cstring(name, encoding) + cstring(value, encoding))
 
 
 def backend_key_data(process_id: int, key: bytes) -> bytes:
-    """Return the key that a CancelRequest names: 4 bytes in protocol 3.0, up to 256 in 3.2."""
+    """Return the key for a CancelRequest: 4 bytes in protocol 3.0, up to 256 in 3.2."""
     return frame(b"K", struct.pack("!i", process_id) + key)
 
 
@@ -144,8 +144,8 @@ def _copy_response(kind: bytes, columns: int, format_code: int) -> bytes:
     return frame(kind, struct.pack(f"!BH{columns}H", format_code, columns, *formats))
 
 
-# ErrorResponse and NoticeResponse (Error and Notice Message Fields; elog.c). Nothing here fails,
-# since failures are told by it: characters that the client's encoding lacks become ``?``.
+# ErrorResponse and NoticeResponse (Error and Notice Message Fields; elog.c). Nothing here raises,
+# since it reports errors: characters that the client's encoding lacks become ``?``.
 
 SUCCESSFUL_COMPLETION: Final = "00000"
 

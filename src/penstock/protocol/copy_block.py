@@ -30,7 +30,7 @@ TRAILER: Final = b"\xff\xff"
 _FILE_HEAD: Final = struct.Struct(f"!{len(SIGNATURE)}sII")
 """Signature, flags, bytes of an extension."""
 _CRITICAL: Final = 16
-"""Flags from this bit on change how rows lie."""
+"""Flags from this bit on change the format of rows."""
 
 _HEAD: Final = struct.Struct("!BiH")
 """The head of a row's message: type, length, number of fields."""
@@ -72,7 +72,7 @@ class CopyBlock:
         at = self.start + _COUNT
         columns: list[Cells] = []
         for _ in range(fields):
-            # Positions only grow: one that leaves its row cannot come back to the row's end.
+            # Positions only grow: one that is beyond its row cannot return to the row's end.
             try:
                 length = lengths[at].astype(np.intp)
             except IndexError:
@@ -96,7 +96,7 @@ def _torn() -> ProtocolViolation:
 
 
 def block_of(rows: bytes, sizes: Sequence[int]) -> CopyBlock:
-    """Return rows that lie one after the other in ``rows``. ``sizes``: how long each is."""
+    """Return consecutive rows in ``rows``. ``sizes``: the length of each row."""
     length = np.array(sizes, np.intp)
     ends = np.cumsum(length)
     return CopyBlock(np.frombuffer(rows, np.uint8), ends - length, ends)
@@ -184,7 +184,7 @@ def _chain(start: Positions, following: Positions) -> NDArray[np.bool_]:
 def file_header(contents: Any) -> int | None:
     """Return the length of the header that begins the first message; None if it is cut off.
 
-    Raises ProtocolViolation (22P04) if it is no header, or says that rows lie differently.
+    Raises ProtocolViolation (22P04) if it is no header, or announces another format of rows.
     """
     if len(contents) < _FILE_HEAD.size:
         return None

@@ -51,7 +51,7 @@ def xlog_data(lsn: Lsn, send_time: int, payload: bytes) -> bytes:
 
 
 def xlog_data_head(lsn: Lsn, send_time: int, size: int = 0) -> bytes:
-    """Return what such a message has before its payload of ``size`` bytes."""
+    """Return the head of such a message, before its payload of ``size`` bytes."""
     length = XLOG_DATA.size + size - 1  # of all but the type
     return XLOG_DATA.pack(b"d", length, b"w", lsn, lsn, _to_server_epoch(send_time))
 

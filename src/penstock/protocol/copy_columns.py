@@ -130,8 +130,8 @@ def _escaped(cells: pa.Array) -> pa.Array:
 def with_binary_header(messages: bytes) -> bytes:
     """Put the header into the first message of a binary COPY, which is BINARY_END without rows.
 
-    The header shares a message with what comes first, as the server does it: psycopg cannot read
-    one that comes alone.
+    As in a server, the header shares a message with the first row or the trailer: psycopg cannot
+    read a header alone.
     """
     length = int.from_bytes(messages[1 : 1 + LENGTH_SIZE], "big") + len(BINARY_HEADER)
     return b"d" + struct.pack("!I", length) + BINARY_HEADER + messages[1 + LENGTH_SIZE :]

@@ -38,7 +38,7 @@ class FrameReader:
 
     @property
     def buffered(self) -> int:
-        """Bytes that have arrived and were not handed out."""
+        """The number of bytes that have arrived and were not returned."""
         return len(self._buffer) - self._at
 
     def feed(self, data: bytes) -> None:
@@ -62,9 +62,9 @@ class FrameReader:
     def next_frame(self, limit_of: Callable[[int], int]) -> Frame | None:
         """Return the next typed message, None while it is incomplete.
 
-        ``limit_of`` gets the type as soon as it is there; it returns the largest length, counted as
-        the protocol does (with the four bytes of the length itself), or raises. Raises
-        ProtocolViolation for an impossible length (pq_getmessage).
+        ``limit_of`` gets the type as soon as it has arrived; it returns the largest length, which
+        includes the four bytes of the length itself, or raises. Raises ProtocolViolation for an
+        impossible length (pq_getmessage).
         """
         if not self.buffered:
             return None
@@ -96,12 +96,12 @@ class FrameReader:
 
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
-    """Return a typed message as it goes over the wire."""
+    """Return the bytes of a typed message."""
     return kind + (len(payload) + LENGTH_SIZE).to_bytes(LENGTH_SIZE, "big") + payload
 
 
-# A cursor over one message's payload (pqformat.c). Every read is checked against the end, so that
-# a truncated message raises ProtocolViolation and nothing else.
+# A cursor over one message's payload (pqformat.c). Every read is checked against the end, so a
+# truncated message always raises ProtocolViolation.
 
 
 class MessageReader:
@@ -146,7 +146,7 @@ class MessageReader:
         return Lsn(int.from_bytes(self.raw(8), "big"))
 
     def raw_string(self) -> bytes:
-        """Return a NUL-terminated string as it came (pq_getmsgrawstring)."""
+        """Return a NUL-terminated string without conversion (pq_getmsgrawstring)."""
         end = self._payload.find(b"\0", self._at)
         if end < 0:
             raise ProtocolViolation("invalid string in message")

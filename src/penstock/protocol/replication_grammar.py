@@ -146,7 +146,7 @@ _Item = TypeVar("_Item")
 
 
 def is_replication_command(text: str, version: int = LATEST_VERSION) -> bool:
-    """Tell by the first token alone (replication_scanner_is_replication_command).
+    """Decide by the first token alone (replication_scanner_is_replication_command).
 
     Raises SqlSyntaxError if that token is a string without an end.
     """
@@ -306,8 +306,8 @@ def _timeline(parser: _Parser) -> int:
 
 def _base_backup(parser: _Parser) -> ReplicationCommand:
     if parser.version < _LISTED_OPTIONS_SINCE:
-        # In these versions the options are a list of words, which whoever refuses the command
-        # ignores.
+        # In these versions the options are a list of words. They are ignored, since the command is
+        # refused.
         while parser.peek().kind in (TokenKind.IDENT, TokenKind.SCONST, TokenKind.UCONST):
             parser.take()
         return BaseBackup()
@@ -331,9 +331,9 @@ _COMMANDS: Final[dict[str, Callable[[_Parser], ReplicationCommand]]] = {
 
 # Cut the text of a replication command into tokens, one at a time (repl_scanner.l).
 #
-# Tokens are cut as by PostgreSQL's scanner: key words in upper case only, names folded and cut, the
-# longest match first. A token is read only when it is asked for, since PostgreSQL never looks
-# behind the first one of an SQL statement, nor behind an error.
+# Tokens are those of PostgreSQL's scanner: key words in upper case only, names folded and
+# truncated, the longest match first. A token is read only when it is needed, since PostgreSQL reads
+# only the first token of an SQL statement, and none after an error.
 
 
 class TokenKind(Enum):
@@ -440,7 +440,7 @@ def _uint32(digits: str, base: int) -> int:
 
 # Interpret the options of slot commands (walsender.c, parseCreateReplSlotOptions; define.c).
 #
-# The walsender finds out whether the slot exists and whether a snapshot can be exported.
+# The walsender checks whether the slot exists and whether a snapshot can be exported.
 
 _FAILOVER_SINCE: Final = 17
 _ALTER_TWO_PHASE_SINCE: Final = 18
@@ -522,7 +522,7 @@ def _snapshot_action(option: Option) -> SnapshotAction:
 
 
 def _without_duplicates(options: Iterable[Option], known: Iterable[str]) -> Iterable[Option]:
-    """Yield options one after another, so that the first error in the text is reported."""
+    """Yield options in order, so the first error in the text is reported."""
     seen: set[str] = set()
     for option in options:
         if option.name not in known:

@@ -83,7 +83,7 @@ class ScramVerifier:
 
     @classmethod
     def mocked(cls, salt: bytes) -> ScramVerifier:
-        """Make a verifier that no password fits."""
+        """Make a verifier that no password matches."""
         nothing = bytes(_KEY_SIZE)
         return cls(ITERATIONS, salt[:SALT_SIZE], nothing, nothing, mock=True)
 
@@ -186,7 +186,7 @@ class ScramExchange:
         gs2_header, bare = self._split(client_first)
         _, comma, rest = bare.partition(",")
         # The server uses the startup packet's user. libpq leaves the name here empty, which scramp
-        # would refuse; the proof is over the message that the client really sent.
+        # would refuse; the proof covers the message that the client has sent.
         try:
             self._server.set_client_first(f"{gs2_header}n=*{comma}{rest}")
             self._server.client_first_bare = bare
@@ -250,10 +250,10 @@ def password_failure(user: str) -> AuthenticationFailure:
 
 
 def mock_verifier(user: str, secret: bytes) -> ScramVerifier:
-    """Return a verifier that no password fits, the same for the same user (mock_scram_secret).
+    """Return a verifier that no password matches, the same for the same user (mock_scram_secret).
 
-    ``secret``: random bytes of this node, kept as long as it lives, so that an unknown name shows
-    the same salt each time, as a role does.
+    ``secret``: permanent random bytes of this node. So an unknown name gets the same salt each
+    time, as a role does.
     """
     salt = hashlib.sha256(user.encode("utf-8") + secret).digest()
     return ScramVerifier.mocked(salt)

@@ -48,9 +48,9 @@ class ServerSession(SessionInput):
         return b"N"
 
     def accept_tls(self) -> bytes:
-        """Accept SSLRequest; whatever is fed from now on comes out of TLS.
+        """Accept SSLRequest; all bytes fed from now on come from TLS.
 
-        Raises ProtocolViolation if the client has sent more already: that was not encrypted.
+        Raises ProtocolViolation if the client has already sent more bytes, unencrypted.
         """
         self._move(Phase.ENCRYPTION, Phase.STARTUP)
         if SslRequest not in self._encryption_asked:
@@ -170,8 +170,8 @@ class ServerSession(SessionInput):
     ) -> bytes:
         """Return ErrorResponse, and move to the state from which the client goes on.
 
-        Before the session has begun, and when the client's bytes make no sense, an error is FATAL
-        and the connection is ``closed``. In an extended query everything up to Sync is skipped;
+        Before the session has begun, and if the client's bytes are invalid, an error is FATAL and
+        the connection is ``closed``. In an extended query all messages up to Sync are skipped;
         otherwise ReadyForQuery follows. Returns nothing if the peer does not speak this protocol.
         """
         if self.closed or self._silent:
@@ -190,7 +190,7 @@ class ServerSession(SessionInput):
         return out + backend.ready_for_query(self.transaction_status)
 
     def close(self) -> None:
-        """Close the connection without a word to the client."""
+        """Close the connection without a message to the client."""
         self._phase = Phase.CLOSED
 
     def _answered(self, answer: bytes) -> bytes:

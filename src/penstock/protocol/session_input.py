@@ -140,7 +140,7 @@ class SessionInput:
 
     @property
     def closed(self) -> bool:
-        """True once nothing more is read, and nothing more will be sent."""
+        """True once no more is read or sent."""
         return self._phase is Phase.CLOSED
 
     @property
@@ -154,7 +154,7 @@ class SessionInput:
             self._frames.feed(data)
 
     def next_event(self) -> Event | None:
-        """Return the client's next message, None while there is none or it is not its turn.
+        """Return the client's next message, None if there is none or it has to wait.
 
         Raises ProtocolViolation and the other errors of the decoders; pass them to ``fail``.
         """
@@ -200,7 +200,7 @@ class SessionInput:
         elif isinstance(packet, StartupMessage):
             self._phase = Phase.STARTING
         elif type(packet) in self._encryption_asked:
-            # If it is asked a second time, the code is a protocol version like any other.
+            # In a second request, the code is a protocol version like any other.
             code = SSL_REQUEST_CODE if isinstance(packet, SslRequest) else GSSENC_REQUEST_CODE
             raise unsupported_protocol(code, self._latest_protocol)
         else:

@@ -91,7 +91,7 @@ def unsupported_protocol(protocol: int, latest_protocol: int) -> FeatureNotSuppo
 
 
 def _parameters(reader: MessageReader) -> list[tuple[str, str]]:
-    """Return the pairs up to an empty name, which has to be the packet's last byte."""
+    """Return the pairs up to an empty name, which must be the packet's last byte."""
     parameters = []
     try:
         while name := reader.raw_string():
