@@ -110,6 +110,6 @@ class Cancellation:
             yield rows, messages
 
     def check(self) -> None:
-        """Raise PenstockError (57014) if a request has come."""
+        """Raise PenstockError (57014) if there was a request."""
         if self.requested():
             raise QueryCanceled.by_user() from None

@@ -236,7 +236,7 @@ class TransactionBlock:
             self._settings.commit()
 
     def abandon(self) -> None:
-        """End the block, and remove whatever it has not committed."""
+        """End the block, and remove its uncommitted changes."""
         self._settings.abort()
         block, self._block = self._block, None
         if block is not None and block.rows is not None:

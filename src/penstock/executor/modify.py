@@ -557,7 +557,7 @@ class InsertBySpark:
             if column not in change.columns:  # INSERT may leave out a partition key, which is NULL
                 frame = frame.selectExpr("*", f"CAST(NULL AS {kind}) AS `{column}`")
         frame = frame.select(*(f"`{column.delta}`" for column in columns))
-        # Counting, checking and writing must see the same rows, whatever the query is.
+        # Counting, checking and writing must see the same rows, even of a volatile query.
         rows = routed.routed(frame).persist()
         try:
             return self._insert_routed(rows, routed, columns)

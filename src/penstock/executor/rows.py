@@ -177,7 +177,7 @@ def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) ->
 
 
 def _known_to_delta(change: RowChange) -> Iterator[str]:
-    """Yield the parts of the condition that Delta understands, so that it can skip files."""
+    """Yield the parts of the condition by which Delta can skip files."""
     columns = {column.name: column for column in change.known}
     for name, text in change.equal:
         if pa.types.is_integer(columns[name].type):

@@ -329,7 +329,7 @@ class UniqueKeys:
         return frozenset(name for key in keys for name in key.names)
 
     def concerns(self, routed: Route, change: RowChange) -> bool:
-        """Tell whether an UPDATE may bring a key to a leaf."""
+        """Tell whether an UPDATE may add a key to a leaf."""
         changed = {column.delta for column, _ in change.settings}
         keyed = self.keyed(routed.leaves, change.known)
         return bool(keyed) and not changed.isdisjoint(keyed | routed.keys)
@@ -337,8 +337,8 @@ class UniqueKeys:
     def check_works(
         self, routed: Route, works: Sequence[LeafWork], known: Sequence[LakeColumn], held: Held
     ) -> None:
-        """Check the rows of an UPDATE against the files that its leaves were opened with. Raises
-        what ``LeafKeys.check`` raises."""
+        """Check the rows of an UPDATE against the files of its opened leaves. Raises as
+        ``LeafKeys.check``."""
         starts = np.cumsum([0, *(sum(len(at) for _, at in work.went) for work in works)])
         if not starts[-1]:
             return
@@ -353,8 +353,8 @@ class UniqueKeys:
                 keys.check(table.state.files.values(), held)
 
     def check_staged(self, change: StagedChange, state: TableState) -> None:
-        """Check the keys that a block has staged against what others have committed since the
-        block checked them. ``state``: the version that the block is to be committed after. Raises
+        """Check the keys that a block has staged against rows that others have committed since the
+        block checked them. ``state``: the version before the block's commit. Raises
         UniqueViolation."""
         if not change.added or state.version == change.since:
             return

@@ -1,6 +1,6 @@
 """The session that changes rows of the lake, as its statements see it.
 
-In: what the session knows. Out: a frozen value for each of its statements.
+Each statement gets a frozen value with the state of its session.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from penstock.sql.to_duckdb.session_values import SessionValues
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """The session of a statement. ``values``: what expressions may ask of the session;
-    ``sequences``: values that the session has taken of sequences."""
+    """The session of a statement. ``values``: the session's values that expressions may use;
+    ``sequences``: values that the session has taken from sequences."""
 
     role: Role
     values: SessionValues

@@ -152,7 +152,7 @@ class Cuts:
             return
         with self._lock:
             then = self._current_state().copy()
-        # Work without the lock, so that no cut has to wait: the files of ``then`` do not change.
+        # Work without the lock: no cut has to wait, and the files of ``then`` do not change.
         self._remove_unreferenced(then)
         rows = self._all_rows(then)
         written = self._write(rows.filter(newest_cuts(rows, keep, since)))

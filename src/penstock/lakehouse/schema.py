@@ -41,7 +41,7 @@ UNFILLED: Final = "penstock.unfilled"
 """Property: columns that were added later; older rows lack the publisher's values there."""
 DROPPED: Final = "penstock.dropped"
 """Property: columns (PostgreSQL's names) that DROP COLUMN on the node has removed; a subscription
-does not bring them back."""
+does not add them again."""
 GENERATED: Final = "penstock.generated"
 """Metadata: the expression that computes a column's values from others of the row."""
 VIRTUAL: Final = "penstock.virtual"

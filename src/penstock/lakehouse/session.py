@@ -1,4 +1,4 @@
-"""The Spark session: built with Delta, or checked if the caller brings one.
+"""The Spark session: built with Delta, or checked if the caller provides one.
 
 The session is set up for many small jobs, has Delta's classes, and runs in UTC. In other zones
 Delta verifies all files at each of its commits, and timestamps would be shown differently than at

@@ -88,7 +88,7 @@ def to_json(value: Any) -> str:
 
 
 def from_json(text: str | None) -> dict[str, Any]:
-    """Parse the "stats" of an add action, with fractions as Decimal, so that no digit is lost."""
+    """Parse the "stats" of an add action; fractions become Decimal, so no digit is lost."""
     if not text:
         return {}
     parsed: dict[str, Any] = json.loads(text, parse_float=Decimal)

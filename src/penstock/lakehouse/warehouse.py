@@ -214,7 +214,7 @@ class Warehouse:
                 )
 
     def remove(self, schema: str, table: str) -> None:
-        """Remove a table with its rows; the log first, so that the rest is no longer a table."""
+        """Remove a table with its rows. The log goes first: the rest is no table any more."""
         uri = self.table_uri(schema, table)
         self.storage.remove_folder(log_folder(uri))
         self.storage.remove_folder(uri)

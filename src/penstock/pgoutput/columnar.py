@@ -549,7 +549,7 @@ class ColumnReader(Protocol):
 FindReader = Callable[[int], ColumnReader]
 """Type OID to its reader."""
 ReadersInstead = Callable[[Relation], Mapping[str, ColumnReader]]
-"""Readers of some of a relation's columns, by their names, whatever their types."""
+"""Readers of some of a relation's columns by name; their types do not matter."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class EveryTable:
         return True
 
     def names(self, table: LakeTable) -> bool:
-        """Return False, so that a table that cannot be sent is skipped, as with FOR ALL TABLES."""
+        """Return False: a table that cannot be sent is skipped, as with FOR ALL TABLES."""
         return False
 
     def has(self, publications: Sequence[int]) -> bool:

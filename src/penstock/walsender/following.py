@@ -71,7 +71,7 @@ class Following:
         self._troubles = troubles
         self.logs = TableLogs(warehouse.storage)
         self.has_changed = False
-        """True after a table was dropped, so that its successor must be looked for."""
+        """True after a table was dropped, and its successor must be looked for."""
         self._known: _Known | None = None
 
     def check_logs(self) -> None:
@@ -104,7 +104,7 @@ class Following:
         if newest < at.version and self.logs.id_at(table, newest) == at.table_id:
             self.gap(table, at, newest)
             return
-        # The followed table is gone, whatever has replaced it; ``discover`` finds the new one.
+        # The followed table is gone; if another has replaced it, ``discover`` finds that.
         log.error(
             'the Delta table of "%s" was removed and another one made at "%s": the table is '
             "dropped, and the new one is another relation",

@@ -133,7 +133,7 @@ class Slots:
         if temporary and failover:
             raise FeatureNotSupported("cannot enable failover for a temporary replication slot")
         # A table that nobody knew until now is in no snapshot, so look for it first. This may take
-        # time; it is outside the lock, so that users of other slots need not wait.
+        # time; it is outside the lock, so users of other slots need not wait.
         self.sequencer.step(discover=True)
         with self._lock, self._catalog.write() as t:
             position = Position(t.transactions.end(), t.transactions.versions())

@@ -120,7 +120,7 @@ class Stream:
             case FeedFailure(error):
                 raise error
 
-    # What is sent
+    # Sending
 
     def _send(self, begun: TransactionBegin) -> None:
         """Send all of a transaction."""
@@ -200,7 +200,7 @@ class Stream:
             self._keepalive()
         self._told = state.sent
 
-    # What is heard
+    # Receiving
 
     def _client_done(self) -> bool:
         while not self._done and (message := self._wire.next_message(0.0)) is not None:

@@ -1,13 +1,12 @@
 """arrow: changes as Arrow record batches, each of rows of one table and kind.
 
-In: transactions. Out: binary writes, each an Arrow IPC stream of its own. The metadata of its
-schema say what it is: ``kind`` (begin, change, truncate, message, commit), ``xid``, ``lsn`` and,
-for changes, ``schema``, ``table``, ``oid``, ``action`` and ``key`` (the names of the replica
-identity's columns, as JSON). A change has the column ``lsn``; ``new`` and ``old``, structs with a
-field of the lake's type for each column that is sent; and ``unchanged``, lists of the names of
-columns whose TOAST value did not change and was not sent. Other kinds have no rows. The options are
-include-types (field metadata with PostgreSQL's types; off by default) and only-local (off by
-default).
+Each binary write is an Arrow IPC stream of its own. The metadata of its schema describe it:
+``kind`` (begin, change, truncate, message, commit), ``xid``, ``lsn`` and, for changes, ``schema``,
+``table``, ``oid``, ``action`` and ``key`` (the names of the replica identity's columns, as JSON). A
+change has the column ``lsn``; ``new`` and ``old``, structs with a field of the lake's type for each
+column that is sent; and ``unchanged``, lists of the names of columns whose TOAST value did not
+change and was not sent. Other kinds have no rows. The options are include-types (field metadata
+with PostgreSQL's types) and only-local, both off by default.
 """
 
 from __future__ import annotations

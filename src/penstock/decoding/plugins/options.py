@@ -1,6 +1,6 @@
 """Options of the plugins that read them one after another (``parse_bool`` of each in C).
 
-In: names and values as given. Out: values, or PostgreSQL's errors (22023).
+The functions parse values, or raise PostgreSQL's errors (22023).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def boolean(name: str, value: str | None) -> bool:
 
 
 def not_parsed(name: str, value: str) -> InvalidParameterValue:
-    """Return the error of a value that cannot be parsed."""
+    """Return the error for a value that cannot be parsed."""
     return InvalidParameterValue(f'could not parse value "{value}" for parameter "{name}"')
 
 
 def unknown(name: str, value: str | None) -> InvalidParameterValue:
-    """Return the error of an option that the plugin does not have."""
+    """Return the error for an option that the plugin does not have."""
     shown = "(null)" if value is None else value
     return InvalidParameterValue(f'option "{name}" = "{shown}" is unknown')

@@ -1,10 +1,10 @@
 """pgoutput: the messages of logical replication (pgoutput.c), for any source.
 
-In: transactions, and the rules of publications, which the node supplies. Out: messages of the
-protocol, binary. A source gives rows, which are filtered and encoded here one by one; the lake,
-which filters and encodes where it reads its files, gives whole messages (``RowBatch.messages``).
-Everything else is the same for both. The options are proto_version, publication_names, binary,
-streaming, two_phase, messages and origin.
+The plugin writes transactions as binary messages of the protocol, by publication rules that the
+node supplies. Rows of a source are filtered and encoded here one by one. The lake filters and
+encodes rows where it reads its files, and gives whole messages (``RowBatch.messages``). All else is
+the same for both. The options are proto_version, publication_names, binary, streaming, two_phase,
+messages and origin.
 
     callback                      messages
     begin                         (up to version 14: Begin, Origin)
@@ -172,7 +172,7 @@ class Pgoutput(OutputPlugin):
             if published is None or not published.truncate:
                 continue
             if published.relation.oid != relation.oid:
-                continue  # a partition that goes out as its ancestor, which has other rows, too
+                continue  # a partition published as its ancestor, which has other rows, too
             oids.append(relation.oid)
             self._begun(ctx, txn)
             self._schema(ctx, txn, published.relation, xid)
@@ -200,7 +200,7 @@ class Pgoutput(OutputPlugin):
             txn.output_plugin_private = _TxnData(sent_begin=True)
         data = _data(txn)
         _write(ctx, m.StreamStart(txn.xid, not data.streamed))
-        if not data.streamed:  # its position there is known at its end only
+        if not data.streamed:  # its position there is known only at its end
             _origin(ctx, txn, INVALID)
         data.streamed = self._in_streaming = True
 
@@ -264,7 +264,7 @@ class Pgoutput(OutputPlugin):
         return _row_message(published, sent, old, new, xid, binary=self.options.binary)
 
     def _xid(self, txn: ReorderBufferTXN, of_change: int | None) -> int | None:
-        """Return the xid that messages within a block begin with, None outside of blocks."""
+        """Return the xid at the begin of messages within a block, None outside of blocks."""
         return (of_change or txn.xid) if self._in_streaming else None
 
     def _begin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
@@ -323,8 +323,8 @@ def _time(microseconds: int) -> int:
 
 # Row messages of pgoutput (proto.c, logicalrep_write_tuple).
 #
-# In: a row's old and new tuples, and how its table is published. Out: the message. Values are in
-# binary if the client wants it and the type has a binary form here, otherwise in text.
+# The message is made of a row's old and new tuples, for the columns that its table publishes.
+# Values are in binary if the client wants it and the type has a binary form here, else in text.
 
 
 def _row_message(

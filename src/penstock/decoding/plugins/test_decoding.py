@@ -1,8 +1,8 @@
 """test_decoding: changes as text that people read (contrib/test_decoding).
 
-In: transactions. Out: one text for each callback, equal to the server's. The options are the
-server's: include-xids, include-timestamp, force-binary, skip-empty-xacts, only-local,
-include-rewrites and stream-changes.
+The plugin writes one text for each callback, equal to the server's. The options are the server's:
+include-xids, include-timestamp, force-binary, skip-empty-xacts, only-local, include-rewrites and
+stream-changes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TestDecoding(OutputPlugin):
         ctx.streaming = ctx.streaming and streaming
 
     def shutdown(self, ctx: Context) -> None:
-        """Do nothing, since the plugin keeps nothing."""
+        """Do nothing, since the plugin has no state."""
 
     def begin(self, ctx: Context, txn: ReorderBufferTXN) -> None:
         txn.output_plugin_private = _TxnData()
@@ -285,8 +285,8 @@ def _message(what: str, transactional: bool, prefix: str, content: bytes) -> str
 
 # Tuples as test_decoding prints them (test_decoding.c, tuple_to_stringinfo, print_literal).
 #
-# In: a tuple, or the columns of many. Out: the text behind ``INSERT:``, for one row or for all rows
-# at once. A property test keeps both ways equal.
+# The text after ``INSERT:`` is made for one row, or for the columns of many rows at once. A
+# property test keeps both ways equal.
 
 _BARE: Final = INTEGERS | FLOATS | {NUMERIC, OID}
 _BITS: Final = frozenset({BIT, VARBIT})

@@ -1,8 +1,7 @@
 """wal2json: changes as JSON, in wal2json's formats 1 and 2.
 
-In: transactions. Out: in format 1 an object for each transaction (in pieces with
-``write-in-chunks``), in format 2 an object for each row. It does what wal2json 2.6 does;
-``Wal2JsonOptions`` has its options.
+Format 1 has an object for each transaction (in pieces with ``write-in-chunks``), format 2 an object
+for each row. The plugin behaves as wal2json 2.6; ``Wal2JsonOptions`` has its options.
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ class Wal2Json(OutputPlugin):
         return pairs
 
     def _braces(self, pairs: Pairs, depth: int, before: str = "", *, inline: bool = False) -> str:
-        """Return an object; ``inline``: it stands behind its key."""
+        """Return an object; ``inline``: it follows its key."""
         inside = ",".join(self._key(key, value, depth + 1) for key, value in pairs)
         opening = before + "{"
         start = opening if inline else self._indented(opening, depth)
@@ -215,7 +214,7 @@ class Wal2Json(OutputPlugin):
         return [*pairs, ("table", quoted(relation.name))]
 
     def _facts(self, txn: ReorderBufferTXN | None, lsn: Lsn | None = None) -> Pairs:
-        """Return the facts of a transaction that the options ask for. ``txn`` is None for a message
+        """Return the transaction's fields that the options request. ``txn`` is None for a message
         outside of transactions, ``lsn`` for begin and commit."""
         options, pairs = self._options, []
         if options.include_xids:
@@ -277,9 +276,9 @@ def _write(ctx: Context, *pieces: str) -> None:
 
 # Columns and values of wal2json's two formats.
 #
-# In: a tuple of a table, and the options. Out: the columns in the JSON of a change: lists of names,
-# types and values in format 1, objects in format 2. Types decide whether values are numbers,
-# booleans or strings. NaN and infinities, which JSON lacks, become null.
+# The columns of a tuple are written in the JSON of a change: as lists of names, types and values in
+# format 1, as objects in format 2. Types decide whether values are numbers, booleans or strings.
+# NaN and infinities, which JSON lacks, become null.
 
 _NUMBERS: Final = INTEGERS | FLOATS | {NUMERIC, OID}
 _BYTEA_MARK: Final = "\\x"
@@ -409,7 +408,7 @@ def _boolean(value: bool) -> str:
 
 # The options of wal2json, and the tables, actions and messages that they let pass.
 #
-# In: names and values as given. Out: frozen values, or wal2json's errors (22023, 42602, 0A000).
+# Parsing returns frozen values, or raises wal2json's errors (22023, 42602, 0A000).
 
 _NEWEST_FORMAT: Final = 2
 _FLAGS: Final = {
@@ -464,7 +463,7 @@ class Wal2JsonOptions:
         return added is None or any(_matches(pattern, schema, table) for pattern in added)
 
     def wants_message(self, prefix: str) -> bool:
-        """Tell whether a message is sent. ``filter-msg-prefixes`` is asked first, then
+        """Tell whether a message is sent: by ``filter-msg-prefixes`` first, then by
         ``add-msg-prefixes``."""
         if prefix in self.filter_msg_prefixes:
             return False
@@ -538,7 +537,7 @@ def _more(
     value: str | None,
     read: Callable[[str, str], tuple[_T, ...]],
 ) -> tuple[_T, ...]:
-    """Add a list that is given again to the one before; without a value, empty it."""
+    """Append a repeated list to the one before; without a value, empty it."""
     return () if value is None else before + read(name, value)
 
 
@@ -558,8 +557,8 @@ def _name(text: str) -> str | None:
 
 
 def _items(name: str, value: str) -> tuple[str, ...]:
-    """split_string_to_list: split at commas and strip the white space around them. A backslash,
-    which is kept, takes away the meaning of both."""
+    """split_string_to_list: split at commas and strip the white space around them. A backslash
+    escapes both, and is kept."""
     if not value.strip(_SPACE):
         return ()
     if not re.fullmatch(rf"\s*{_ITEM}(\s*,\s*{_ITEM})*\s*", value, _FLAGS_OF_LISTS):
