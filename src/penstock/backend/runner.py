@@ -889,8 +889,8 @@ class NodeCommands:
 
 # CREATE TABLE ... AS (createas.c): a table with the columns of a query, and its rows.
 #
-# The outcome is that of a SELECT. The table is one commit, and its rows are the next; if the query
-# fails, the table is dropped.
+# The outcome is that of a SELECT. One commit creates the table, the next one inserts its rows. If
+# the query fails, the table is dropped.
 
 _DUPLICATE_TABLE = "42P07"
 

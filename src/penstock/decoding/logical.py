@@ -274,7 +274,7 @@ class LogicalDecodingContext:
         self._check_limit()
 
     def update_progress(self, skipped_xact: bool = False) -> None:
-        """OutputPluginUpdateProgress: tell the stream how far the plugin has come."""
+        """OutputPluginUpdateProgress: report the plugin's progress to the stream."""
         if self.tell_progress is None:
             return
         try:

@@ -103,8 +103,8 @@ class CommitBlocks:
         come between two commits.
 
         After PenstockError nothing is committed, except after 40003 with ``apart``. CommitConflict:
-        others were first to change a row or have altered a table; 23505: to use a key; 42P07: to
-        use a name. After an error of a store the outcome is open until ``finish``."""
+        others have changed a row or altered a table first; 23505: they have a key; 42P07: they have
+        a name. After an error of a store the outcome is open until ``finish``."""
         changes, tables, messages = block.changes, block.made, block.staged.messages
         if not (changes or tables or messages):
             return
@@ -167,8 +167,8 @@ class CommitBlocks:
                     put_prepare(t, found, changes, [state.version for state in states], time)
 
     def give_up(self, prepared_id: str) -> bool:
-        """End a PREPARE TRANSACTION that has failed. Return True if the log had no PREPARE: then
-        all trace of it is gone. Else roll it back, leave its files, and return False. Raises
+        """End a PREPARE TRANSACTION that has failed. If the log has no PREPARE, delete the record
+        and return True. Else roll it back, leave its files, and return False. Raises
         StorageError."""
         with self._sequencer.one_transaction(), self._sequencer.recording() as (t, time):
             found = t.prepared_blocks.get(prepared_id)

@@ -86,7 +86,7 @@ class LeafWork:
 
     @property
     def leaves(self) -> bool:
-        """True if any of the rows goes to another leaf."""
+        """True if any row moves to another leaf."""
         return any(to != self.number for to in self.files)
 
     def run(self) -> None:

@@ -171,7 +171,7 @@ class Cuts:
 
     def forget_others(self, owner: CutOwner, living: Sequence[CutOwner] = ()) -> None:
         """Remove the cuts of other subscriptions under the owner's name. The owner calls this when
-        it gets the name, so that readers who select cuts by name see only its own.
+        it gets the name: then readers who select cuts by name see only its own.
 
         ``living``: the existing subscriptions. Their cuts are not removed but get their present
         names: a worker may add a last cut after its subscription was renamed, and a renaming may

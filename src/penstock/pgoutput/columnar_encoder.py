@@ -1,8 +1,8 @@
 """Row messages of many rows at once: the reverse of ``columnar`` (proto.c, logicalrep_write_*).
 
 Columns of cells in PostgreSQL's output format become one message per row, the same as from
-``encoder``. Each follows the head of a CopyData message, which the caller gives and into which the
-length is written. So the array's data can be sent to a client unchanged. The caller chooses the
+``encoder``. Before each stands the head of a CopyData message: the caller gives it, and the length
+is filled in here. So the array's data can be sent to a client unchanged. The caller chooses the
 rows and their order.
 """
 

@@ -66,7 +66,7 @@ def newest_version(storage: Storage, uri: str) -> int | None:
 def commits_after(storage: Storage, uri: str, version: int) -> Iterator[TableCommit]:
     """Yield the commits from ``version + 1`` on, in order, as far as there are entries.
 
-    Raises StorageError at an incomplete entry. An empty entry does not exist yet, since some stores
+    Raises StorageError at an incomplete entry. An empty entry counts as absent, since some stores
     show a file before its content.
     """
     while True:

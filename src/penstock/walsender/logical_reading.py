@@ -319,7 +319,7 @@ class SlotHold:
 
     @property
     def is_held(self) -> bool:
-        """True until the last call has left."""
+        """True until the last call is closed."""
         return bool(self._calls)
 
     def enter(self, call: Call) -> None:

@@ -5,8 +5,8 @@ records transactions in the catalog, each durable before anybody sees it, and wa
 
 Delta orders the commits of one table and knows no order between tables, and writers need not know
 of the node. So the order is decided here, once, and recorded: a commit that has a position keeps
-it. A table is followed from the version at which it is first seen. A snapshot at a position is, for
-each table, the last version that the log has up to there.
+it. A table is followed from the version at which it is first seen. A snapshot at a position has,
+for each table, the last version in the log up to there.
 
 From Delta commits to positions (``step``; one thread at a time, in any process):
 
