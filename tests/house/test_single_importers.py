@@ -14,7 +14,6 @@ COMMAND = "a command of the command line, a file each"
 ROOM = "the whole of its room but for its start"
 FAMILY = "a family of types, a file each"
 POSTGRES = "PostgreSQL has it in a file of its own: "
-UNTIL_ONE_COMMIT = "until statements are blocks of one, with one place that commits"
 
 REASONS = {
     "backend.replication": POSTGRES + "walsender.c, exec_replication_command",
@@ -34,9 +33,7 @@ REASONS = {
     "embedded.node_process": FACE,
     "embedded.server": FACE,
     "executor.modify": POSTGRES + "nodeModifyTable.c",
-    "executor.row_moves": POSTGRES + "ExecCrossPartitionUpdate of nodeModifyTable.c, by Spark",
     "executor.two_phase": POSTGRES + "twophase.c",
-    "executor.unique_by_spark": UNTIL_ONE_COMMIT,
     "node.monitoring": "the HTTP server",
     "node.node": FACE,
     "node.running": "the threads of a node that runs",

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 
 from faults.heavy import in_make_faults, part_of_make_faults
-from penstock.executor.row_moves import RowMoves
+from penstock.executor.modify import RowMoves
 from penstock.pipeline.write_frame import write_frame
 from publishing.psql_pair import Pair
 
-WRITE = "penstock.executor.row_moves.write_frame"
+WRITE = "penstock.executor.modify.write_frame"
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 

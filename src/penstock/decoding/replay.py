@@ -37,7 +37,7 @@ _PIECE_BYTES: Final = 16 << 20
 _CHANGES_THRESHOLD: Final = 100
 """Changes between two reports of progress."""
 _FEW_ROWS: Final = 8
-"""With fewer rows it is faster to send them one by one."""
+"""Fewer rows are faster to send one by one."""
 
 
 class Replay:

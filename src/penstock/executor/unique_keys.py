@@ -18,19 +18,22 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog import Catalog, LakeTable
 from penstock.executor.held_rows import Held, held_error
 from penstock.executor.routes import OpenTable, Route
 from penstock.executor.row_work import LeafWork
-from penstock.executor.rows import RowChange
+from penstock.executor.rows import RowChange, delta_table
+from penstock.executor.rows import quoted as backquoted
+from penstock.executor.shown_rows import null_error
 from penstock.identifiers import quoted
 from penstock.lakehouse.change import StagedChange
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import numbers_of
 from penstock.lakehouse.files import WrittenFile
-from penstock.lakehouse.schema import TableSchema
+from penstock.lakehouse.schema import DELETED_AT, TableSchema
 from penstock.lakehouse.state import TableState
 from penstock.lakehouse.storage import Storage
 from penstock.pgtypes.text_output import text_output
@@ -374,3 +377,45 @@ class UniqueKeys:
         new = IncomingRows(_of_files(storage, change.uri, mine), gone)
         others = [file for path, file in state.files.items() if path not in change.added]
         LeafKeys(leaf, keys, (storage, change.uri, schema), new, self).check_files(others)
+
+
+# Keys and NOT NULL of tables that only Spark may write: its jobs check them before the change.
+
+
+def live_rows(leaf: LakeTable, session: SparkSession, but: str = "") -> DataFrame:
+    """Return the rows of a leaf that are not deleted, except those for which the condition ``but``
+    holds."""
+    rows = session.sql(f"SELECT * FROM {delta_table(leaf)}")
+    if DELETED_AT in rows.columns:
+        rows = rows.where(f"{backquoted(DELETED_AT)} IS NULL")
+    return rows.where(f"NOT coalesce({but}, false)") if but else rows
+
+
+def check_unique(
+    rows: DataFrame, others: DataFrame, leaf: LakeTable, keys: Sequence[UniqueKey]
+) -> None:
+    """Check that no key of ``rows`` occurs twice or in ``others``, the rows that stay. Raises
+    UniqueViolation."""
+    for key in keys:
+        names = [backquoted(name) for name in key.names]
+        columns = [f"{name} AS k{number}" for number, name in enumerate(names)]
+        plain = [f"k{number}" for number, _ in enumerate(names)]
+        new = rows.where(" AND ".join(f"{name} IS NOT NULL" for name in names)).selectExpr(*columns)
+        twice = new.groupBy(*plain).count().where("count > 1").select(*plain)
+        there = new.join(others.selectExpr(*columns), on=plain, how="left_semi").select(*plain)
+        found: pa.Table = twice.union(there).limit(1).toArrow()
+        if found.num_rows:
+            raise duplicate_error(leaf, key, found)
+
+
+def check_not_null(
+    rows: DataFrame, leaf: LakeTable, columns: Sequence[LakeColumn], required: Collection[str]
+) -> None:
+    """Check ``rows``, which have all columns, for NULL. Raises NotNullViolation."""
+    missing = [f"{backquoted(c.delta)} IS NULL" for c in columns if c.name in required]
+    if not missing:
+        return
+    names = [backquoted(column.delta) for column in columns]
+    found: pa.Table = rows.where(" OR ".join(missing)).select(*names).limit(1).toArrow()
+    for row in found.combine_chunks().to_batches():
+        raise null_error(leaf, columns, required, row)

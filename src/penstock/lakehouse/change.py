@@ -598,7 +598,7 @@ class StagedCommit:
         if changed and self.change.gone:
             log.error(
                 'table "%s": others have changed rows after a transaction block that is rolled '
-                "back: rows that it had taken away are back, whatever they would have done to them",
+                "back; the rows that it had deleted are back as they were before the block",
                 self.change.name,
             )
         return self.change

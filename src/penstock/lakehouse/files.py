@@ -292,7 +292,7 @@ def _columns_with_statistics(schema: pa.Schema) -> list[str]:
 # the time of writing the column, and a third more bytes.
 
 _MANY_ROWS: Final = 1 << 16
-"""With fewer rows no dictionary takes long, so all columns get one."""
+"""For fewer rows no dictionary takes long, so all columns get one."""
 _LOOKED_AT: Final = 1 << 12
 _LEAST: Final = 1 << 10
 """The number of values that a column must have in the sample; with fewer it gets a dictionary."""
