@@ -405,6 +405,17 @@ def test_what_follows_a_truncate_that_was_sent(
     assert [each.reasons for each in differences] == ([] if found is None else [(found,)])
 
 
+def truncate_and_fill(database: Database) -> int:
+    """Do it in a subtransaction, and return the number of the whole transaction."""
+    with database.connect(autocommit=False) as other:
+        ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
+        other.execute("SAVEPOINT a")
+        other.execute("TRUNCATE root; INSERT INTO root VALUES (2)")
+        other.execute("RELEASE a")
+        other.execute("COMMIT")
+    return int(xid)
+
+
 def test_a_conflict_beside_a_truncate_that_was_sent(
     database: Database, connection: Connection
 ) -> None:
@@ -415,12 +426,7 @@ def test_a_conflict_beside_a_truncate_that_was_sent(
     watch = DefinitionWatch(a_subscription(), lambda rel, text: None, lambda: connection)
     root = target_of(database, "root")
     watch.begin(connection, [root], INVALID)
-    with database.connect(autocommit=False) as other:
-        ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
-        other.execute("SAVEPOINT a")
-        other.execute("TRUNCATE root; INSERT INTO root VALUES (2)")
-        other.execute("RELEASE a")
-        other.execute("COMMIT")
+    xid = truncate_and_fill(database)
     watch.truncated(root, [(1, xid)], (np.array([2]), np.array([xid])))
     assert watch.look([root], INVALID) == []
     assert watch.unproven(root) is None
@@ -453,12 +459,7 @@ def test_sessions_that_end_before_the_stream_has_reached_their_look(
         return Lsn.parse(str(database.value("SELECT pg_current_wal_lsn()")))
 
     session(INVALID)
-    with database.connect(autocommit=False) as other:
-        ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
-        other.execute("SAVEPOINT a")
-        other.execute("TRUNCATE root; INSERT INTO root VALUES (2)")
-        other.execute("RELEASE a")
-        other.execute("COMMIT")
+    xid = truncate_and_fill(database)
     watch = session(INVALID)  # sees the files, and ends
     seen = end()
     database.execute("SELECT pg_logical_emit_message(true, 'more', 'WAL')")

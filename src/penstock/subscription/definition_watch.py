@@ -765,9 +765,10 @@ def _changed_leaves(
         elif leaf.logged and _has_other_file(leaf, old, brought):
             emptied = _was_emptied(known, now, leaf, ask, seen=old is not None)
             if emptied is None:
-                sent = _is_of_a_sent_truncate(known, now, leaf, ask)
+                if rows := _have_rows_survived(known, now, leaf, ask):
+                    survived.add(oid)
+                sent = _is_of_a_sent_truncate(known, leaf, survived=rows)
                 pending[oid] = None if sent else _emptied(leaf)
-                survived.update([oid] if _have_rows_survived(known, now, leaf, ask) else ())
                 unsaid.update(link.child for link in new if brought)
             elif emptied:
                 reasons.append(_emptied(leaf))
@@ -809,14 +810,13 @@ def _was_emptied(
         return False
     if older is None or None in kept or ask.may_be_told(leaf.oid, leaf.filenode):
         return None
-    return not _is_of_a_sent_truncate(known, now, leaf, ask)
+    rows = _have_rows_survived(known, now, leaf, ask)
+    return not _is_of_a_sent_truncate(known, leaf, survived=rows)
 
 
-def _is_of_a_sent_truncate(
-    known: Known, now: TableDefinition, leaf: LeafDefinition, ask: LeafQuestions
-) -> bool:
-    """Return whether a TRUNCATE of the whole table, sent up to now, explains a leaf's file."""
-    survived = _have_rows_survived(known, now, leaf, ask)
+def _is_of_a_sent_truncate(known: Known, leaf: LeafDefinition, *, survived: bool) -> bool:
+    """Return whether a TRUNCATE of the whole table, sent up to now, explains a leaf's file.
+    ``survived``: the result of ``_have_rows_survived``."""
     return any(
         sent.may_include(leaf.changed)
         and sent.is_newest_before(leaf.changed)
