@@ -79,6 +79,14 @@ class LocalNode:
 
         self.wait_for(name, f"catching up to {target}", state, timeout)
 
+    def looks(self, name: str, database: Database) -> None:
+        """Restart, and wait until the new session has looked at the publisher's definitions. What
+        the former one has saved may be caught up already, so the new one gets something to pass."""
+        self.node.stop()
+        self.node.start()
+        database.execute("SELECT pg_logical_emit_message(true, 'look', '')")
+        self.caught_up(name, database)
+
     def new_cut(self, name: str) -> None:
         """Wait until there is a cut newer than the last one of now."""
         before = self.status(name).cut_lsn or 0

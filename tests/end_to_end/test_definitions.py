@@ -442,9 +442,7 @@ def test_rows_that_go_and_come_with_partitions(
     database.execute("BEGIN; SAVEPOINT a; TRUNCATE root; RELEASE a; COMMIT")
     database.execute("INSERT INTO root SELECT i, 'v' FROM generate_series(1, 15) i")
     node.caught_up("s", database)
-    node.node.stop()  # it looks when it is back
-    node.node.start()
-    node.caught_up("s", database)
+    node.looks("s", database)
     database.execute(f"BEGIN; {change}; COMMIT")
     stopped = node.stopped("s")
     assert reason in f"{stopped.error} {stopped.error_detail}"
@@ -627,8 +625,7 @@ def test_a_transaction_that_was_open_when_a_label_was_renamed(
         for number in range(2, 5):
             database.execute(f"INSERT INTO t VALUES ({number}, 'sad')")
             node.caught_up("s", database)
-            node.node.stop()  # it looks when it is back
-            node.node.start()
+            node.looks("s", database)
         open_one.commit()
     node.caught_up("s", database)
     assert sorted(node.rows("t")) == [(1, "fine"), (2, "sad"), (3, "sad"), (4, "sad")]

@@ -73,10 +73,11 @@ def copied_again(node: LocalNode, database: Database) -> None:
     same_rows(node, database)
 
 
-def streams(database: Database) -> bool:
-    """Whether a worker still reads the slot: DISABLE does not wait for its end."""
-    active = "SELECT active FROM pg_replication_slots WHERE slot_name = 's'"
-    return bool(database.value(active))
+def disable(node: LocalNode, database: Database) -> None:
+    """Disable the subscription, and wait until no worker reads the slot or is about to."""
+    node.node.sql("ALTER SUBSCRIPTION s DISABLE")
+    node.no_worker()
+    wait_until(lambda: reader_of_the_slot(database) is None, "the end of the stream")
 
 
 def reader_of_the_slot(database: Database) -> int | None:
@@ -104,8 +105,7 @@ def test_a_publisher_that_was_promoted_goes_on_and_one_that_was_restored_stops(
         database = Database(server, "postgres")
         with following(tmp_path / "node", spark, database) as node:
             # A walsender of the standby would go on after the promotion without telling of it.
-            node.node.sql("ALTER SUBSCRIPTION s DISABLE")
-            wait_until(lambda: not streams(database), "the end of the stream")
+            disable(node, database)
             server.stop()
             signal = server.data_dir / "standby.signal"
             signal.touch()
@@ -215,8 +215,7 @@ def test_a_slot_that_was_advanced_and_the_loss_accepted(
     tmp_path: Path, spark: Any, database: Database
 ) -> None:
     with following(tmp_path / "node", spark, database) as node:
-        node.node.sql("ALTER SUBSCRIPTION s DISABLE")
-        wait_until(lambda: not streams(database), "the end of the stream")
+        disable(node, database)
         insert(database, 1)
         database.execute("SELECT pg_replication_slot_advance('s', pg_current_wal_flush_lsn())")
         node.node.sql("ALTER SUBSCRIPTION s ENABLE")
@@ -321,11 +320,7 @@ def test_restore_of_a_followed_table(tmp_path: Path, spark: Any, database: Datab
         node.node.sql("ALTER SUBSCRIPTION s ENABLE")
         same_rows(node, database)
 
-        def disabled() -> None:
-            node.node.sql("ALTER SUBSCRIPTION s DISABLE")
-            wait_until(lambda: not streams(database), "the end of the stream")
-
-        disabled()
+        disable(node, database)
         before = newest()
         restore(2)
         insert(database, 4)
@@ -335,7 +330,7 @@ def test_restore_of_a_followed_table(tmp_path: Path, spark: Any, database: Datab
         node.node.sql("ALTER SUBSCRIPTION s ENABLE")
         same_rows(node, database)
 
-        disabled()
+        disable(node, database)
         before = newest()
         spark.sql(f"DELETE FROM {table} WHERE id = 1")
         restore(before)
@@ -344,7 +339,7 @@ def test_restore_of_a_followed_table(tmp_path: Path, spark: Any, database: Datab
         same_rows(node, database)
 
         # It is the table's own error; a copy in its place heals it for good.
-        disabled()
+        disable(node, database)
         node.node.sql("ALTER SUBSCRIPTION s SET (on_table_error = park)")
         restore(2)
         insert(database, 6)
@@ -354,7 +349,7 @@ def test_restore_of_a_followed_table(tmp_path: Path, spark: Any, database: Datab
         assert "REFRESH PUBLICATION" in hint and "RESTORE" not in hint
         node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
         same_rows(node, database)
-        disabled()
+        disable(node, database)
         insert(database, 7)
         node.node.sql("ALTER SUBSCRIPTION s ENABLE")
         same_rows(node, database)
