@@ -48,6 +48,8 @@ from standby import primary_and_standby, synchronised
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
 _STEPS: Final = 90
+_PATIENCE: Final = 300
+"""Seconds until a state must be there. One change of an enum may stop table after table."""
 _AGAIN: Final = os.environ.get("PENSTOCK_STORY", "").split()
 
 
@@ -225,14 +227,12 @@ class Disturbed:
         def reached(status: SubscriptionStatus) -> bool:
             return status.cut_lsn is not None and status.cut_lsn >= target
 
-        self._wait_for(f"a cut at {target} or after", reached, 90)
+        self._wait_for(f"a cut at {target} or after", reached)
 
     def _end(self) -> int:
         return int(self.story.database.value("SELECT pg_current_wal_flush_lsn() - '0/0'"))
 
-    def _wait_for(
-        self, what: str, state: Callable[[SubscriptionStatus], bool], timeout: float
-    ) -> None:
+    def _wait_for(self, what: str, state: Callable[[SubscriptionStatus], bool]) -> None:
         """Wait for a state, and go on as an error says that the story knows the reason of."""
 
         def look() -> bool:
@@ -244,7 +244,7 @@ class Disturbed:
             return state(status)
 
         try:
-            wait_until(look, what, timeout, state=lambda: self.local.status("s"))
+            wait_until(look, what, _PATIENCE, state=lambda: self.local.status("s"))
         except (AssertionError, TimeoutError) as error:
             raise AssertionError(f"{error}\n{self.how_to_run_it_again()}") from None
 
@@ -322,7 +322,7 @@ class Disturbed:
             return not self._unequal(self.local.cut(), settled=True)
 
         try:
-            self._wait_for("rows as at the publisher", settled, 60)
+            self._wait_for("rows as at the publisher", settled)
         except (AssertionError, TimeoutError) as error:
             found = self._unequal(self.local.cut(), settled=True)
             end = self.how_to_run_it_again()
