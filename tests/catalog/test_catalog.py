@@ -98,7 +98,7 @@ def test_only_the_owner_reads_the_files(catalog: Catalog, tmp_path: Path) -> Non
 def test_an_error_is_kept_until_it_is_cleared(catalog: Catalog) -> None:
     subscription = subscribe(catalog)
     error = ConnectionFailure("no route", detail="d", hint="h", sqlstate="08001")
-    catalog.record_error(subscription.oid, error, stopped=True)
+    catalog.record_error(subscription, error, stopped=True)
     (stopped,) = catalog.subscriptions()
     assert stopped == subscription, "the same for a worker"
     assert not stopped.should_run
@@ -110,7 +110,21 @@ def test_an_error_is_kept_until_it_is_cleared(catalog: Catalog) -> None:
     (cleared,) = catalog.subscriptions()
     assert cleared.should_run
     assert cleared.error is None
-    catalog.record_error(1, ValueError("of nobody"), stopped=True)
+    catalog.record_error(replace(subscription, oid=1), ValueError("of nobody"), stopped=True)
+    assert catalog.subscriptions() == (cleared,)
+
+
+def test_a_worker_does_not_stop_the_subscription_that_was_altered_meanwhile(
+    catalog: Catalog,
+) -> None:
+    """It was connected to the server that ALTER SUBSCRIPTION ... CONNECTION has left."""
+    former = subscribe(catalog)
+    with catalog.write() as t:
+        t.subscriptions.save(replace(former, conninfo="host=another"))
+    catalog.record_error(former, ValueError("x"), stopped=True)
+    (now,) = catalog.subscriptions()
+    assert now.should_run
+    assert now.error is None
 
 
 def test_tables_go_through_their_states(catalog: Catalog) -> None:
@@ -519,7 +533,7 @@ def test_a_skip_is_begun_and_cleared_only_where_it_is_the_same_still(catalog: Ca
 def test_an_error_disables(catalog: Catalog) -> None:
     with catalog.write() as t:
         made = t.subscriptions.create("s", conninfo="", publications=["p"], slot_name="s")
-    catalog.record_error(made.oid, ValueError("x"), stopped=True, disable=True)
+    catalog.record_error(made, ValueError("x"), stopped=True, disable=True)
     (found,) = catalog.subscriptions()
     assert (found.enabled, found.stopped, found.should_run) == (False, True, False)
     assert found.error is not None
@@ -575,7 +589,7 @@ def test_every_change_moves_the_generation_and_only_changes_do(catalog: Catalog)
     seen.append(catalog.generation())
     catalog.set_state(rel, D, None)
     seen.append(catalog.generation())
-    catalog.record_error(subscription.oid, ValueError("x"), stopped=False)
+    catalog.record_error(subscription, ValueError("x"), stopped=False)
     seen.append(catalog.generation())
     assert seen == sorted(set(seen))
     with pytest.raises(NotInPrerequisiteState):

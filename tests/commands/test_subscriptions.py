@@ -397,7 +397,7 @@ def test_enable_and_disable_forget_the_error(catalog: Catalog) -> None:
     run(catalog, f"CREATE SUBSCRIPTION s CONNECTION '{NOWHERE}' PUBLICATION p WITH (connect=off)")
     (subscription,) = catalog.subscriptions()
     for verb, runs in (("ENABLE", True), ("DISABLE", False), ("ENABLE", True)):
-        catalog.record_error(subscription.oid, ConnectionFailure("no"), stopped=True)
+        catalog.record_error(subscription, ConnectionFailure("no"), stopped=True)
         generation = catalog.generation()
         run(catalog, f"ALTER SUBSCRIPTION s {verb}")
         (now,) = catalog.subscriptions()

@@ -329,27 +329,29 @@ class Catalog:
 
     def record_error(
         self,
-        subid: int,
+        subscription: Subscription,
         error: BaseException,
         *,
         stopped: bool,
         table: str | None = None,
         disable: bool = False,
     ) -> None:
-        """Record a subscription's error. No effect when the subscription is gone.
+        """Record an error of a worker of ``subscription``. No effect when the subscription is gone
+        or has changed: then another worker begins, and the error may be one of the former
+        connection.
 
         ``stopped``: start no worker until ENABLE. ``table``: the sync id of the table in which the
         error occurred. ``disable``: disable the subscription, too (DisableSubscription).
         """
         told = _record_of(error)
 
-        def changed(subscription: Subscription) -> Subscription:
-            enabled = subscription.enabled and not disable
-            return replace(
-                subscription, enabled=enabled, stopped=stopped, error=told, stopped_by=table
-            )
+        def changed(now: Subscription) -> Subscription:
+            if not now.followed_as(subscription):
+                return now
+            enabled = now.enabled and not disable
+            return replace(now, enabled=enabled, stopped=stopped, error=told, stopped_by=table)
 
-        self._change(subid, changed)
+        self._change(subscription.oid, changed)
 
     def _change(self, subid: int, changed: Callable[[Subscription], Subscription]) -> None:
         """Change the row of a subscription; no effect when it is gone."""

@@ -271,7 +271,7 @@ class RunningNode:
                     lambda lsn: self._catalog.clear_origin_lsn(oid, lsn),
                 ),
                 record_stop=lambda error, table, disable: self._catalog.record_error(
-                    oid, error, stopped=True, table=table, disable=disable
+                    subscription, error, stopped=True, table=table, disable=disable
                 ),
             ),
             sync_options=lambda: sync_options(self._parameters),

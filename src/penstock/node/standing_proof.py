@@ -223,7 +223,7 @@ class StandingProof:
             disables = subscription.disable_on_error
             told = log_stop(stops, subscription.name, disables)
             self._catalog.record_error(
-                subscription.oid, told, stopped=True, table=rel.sync_id, disable=disables
+                subscription, told, stopped=True, table=rel.sync_id, disable=disables
             )
 
     def add(self, rows: pa.Table) -> None:
