@@ -1,8 +1,8 @@
 """The apply half of worker.c: apply a batch of whole transactions to Delta tables, exactly once.
 
-The inbox supplies batches. For each one this module commits the tables, with the batch's end LSN in
-each commit (law 2), and then makes the cut (law 3). A server applies one change after the other. A
-Delta commit costs tens of milliseconds however few rows it has, so a batch becomes one commit of
+The inbox supplies batches. For each batch this module commits the tables, with the batch's end LSN
+in each commit (law 2), and then makes the cut (law 3). A server applies one change after the other.
+A Delta commit costs tens of milliseconds however few rows it has, so a batch becomes one commit of
 each table that it touches. The pieces of a transaction larger than ``logical_decoding_work_mem``
 are staged one after the other and committed together.
 
@@ -15,11 +15,11 @@ From messages to the cut (E: the end LSN of the batch):
       |   shares      changes that a table lacks: those after its own LSN (relation_map)
       |   _fold_share columns follow the relation; the net change for each key (pipeline.fold)
       |   _run        one job for all tables: old rows located, new rows written (pipeline.apply)
-      |               '-> staged: files that no log entry names
+      |               '-> staged: files that no Delta log entry names
       |   (a run that applyparallelworker has written begins at _run)
       v
-    all is staged     the subscription still has these tables? their definitions are the same? and,
-      |               before several commits or with conflicts: nobody else has committed?
+    all is staged     check: the subscription still has these tables, and their definitions are the
+      |               same; before several commits or with conflicts: nobody else has committed
       v
     conflicts, then logical messages, into tables of their own
       v
@@ -31,13 +31,13 @@ From messages to the cut (E: the end LSN of the batch):
 
 How an error ends:
 
-    before the first commit     nothing is committed: what is staged is forgotten. The caller may
+    before the first commit     nothing is committed, staged changes are forgotten. The caller may
                                 divide the batch to find the transaction that has the error.
-    another writer was first    CommitConflict: the tables are loaded and the batch is worked again,
-                                without the tables that have it.
-    between two commits         tables at E skip the batch when it comes again; or ``take_back``
-                                takes it from them, down to the last cut.
-    of one table alone          on_table_error = park: the table leaves, the others go on.
+    another writer was first    CommitConflict: the tables are loaded and the batch is tried again,
+                                without the tables that already have it.
+    between two commits         tables at E skip the batch when it is sent again; or ``take_back``
+                                reverts them to the last cut.
+    of one table alone          on_table_error = park: the table is parked, the others go on.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ log = logging.getLogger(__name__)
 _MAX_RACES: Final = 10
 _LOOKS: Final = 3
 """The number of attempts that check, before the first commit and before reporting conflicts, that
-no table has changed since it was loaded. Later ones do not: others may commit all the time."""
+no table has changed since it was loaded. Later attempts do not: others may commit all the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The result of a batch. ``cut``: the LSN of the new cut, None without a cut. ``outcomes``: one
-    or more for each of its tables. ``replaced``: how many values were out of range."""
+    """The result of a batch. ``cut``: the LSN of the new cut, None if none was made. ``outcomes``:
+    one or more for each table. ``replaced``: how many values were out of range."""
 
     rows: int
     cut: Lsn | None
@@ -130,7 +130,7 @@ class BatchOutcome:
 
 
 class _OtherTables(Exception):
-    """The subscription's tables are no longer the session's."""
+    """The subscription no longer has the tables that the session opened."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class ApplySession:
     """The tables and resources of one session of an apply worker.
 
     ``origin_of``: returns the name of a subscription's replication origin by its app id.
-    ``members_hold``: tells whether the subscription still has the tables that were opened
+    ``members_hold``: returns whether the subscription still has the tables that were opened
     (``worker.MembershipWatch``); once it returns False, no more cuts are made and the session must
     end.
     """
@@ -157,7 +157,7 @@ class ApplySession:
 
 
 class Applier:
-    """Apply batches to the open tables of one subscription; one thread at a time."""
+    """The applier of batches to the open tables of one subscription; one thread at a time."""
 
     def __init__(self, session: ApplySession, options: ApplyOptions) -> None:
         targets, subscription = session.targets, session.subscription
@@ -191,7 +191,7 @@ class Applier:
         """Labels of enums in the changes of the batch, by table, then by column and type."""
         self._message_table = session.warehouse.messages
         self.committing = False
-        """True once everything is staged. Then no single transaction causes an error."""
+        """True once everything is staged: no single transaction can cause an error any more."""
         self.last_cut = None if last_cut is None else last_cut.lsn
         self._members = frozenset(() if last_cut is None else last_cut.tables)
 
@@ -208,11 +208,11 @@ class Applier:
         the batch to find the transaction with an error. Returns None, with nothing committed, if
         the subscription's tables have changed.
 
-        After an error before the first commit (``committing``), nothing is committed, and the
-        caller may apply parts of the batch instead. After an error between two commits, the
-        committed tables skip the batch by their own LSNs when it comes again, or ``take_back``
+        After an error before the first commit (``committing`` is False), nothing is committed, and
+        the caller may apply parts of the batch instead. After an error between two commits, the
+        committed tables skip the batch by their own LSNs when it is sent again, or ``take_back``
         reverts it. With ``on_table_error = park`` a table with an error of its own is parked, and
-        the batch goes to the others.
+        the other tables get the batch.
         """
         relations = dict(self._decoder.relations)
         before = [(target, target.followed, target.rows_applied) for target in self._targets]
@@ -258,7 +258,7 @@ class Applier:
         to be opened again. Raises the errors of ``DeltaTable.commit`` and ``reload``.
 
         The last cut is read from the cuts table: a cut may have been written despite an error, and
-        its changes do not come again.
+        its changes are not sent again.
         """
         there = self._cuts.last(CutOwner(self._subscription, self._app_id))
         known = self.last_cut or INVALID
@@ -268,7 +268,7 @@ class Applier:
         """Record a cut at ``lsn`` if it holds whole transactions. Return the tables that have
         joined the cuts, including those into which nothing was copied.
 
-        None without a cut: a table is ahead, or the subscription's tables have changed.
+        Return None if no cut is made: a table is ahead, or the subscription's tables have changed.
         """
         self._look_at_partitions({})
         if not origin.may_cut(lsn, self.last_cut, self._targets.progress()):
@@ -287,7 +287,7 @@ class Applier:
         return joined
 
     def members_changed(self) -> bool:
-        """Return whether a cut at the LSN of the last one would hold other tables."""
+        """Return whether another cut at the last cut's LSN would contain other tables."""
         ready = [t for t in self._targets if t.ready]
         joining = () if self.last_cut is None else self._joining(self.last_cut)
         return frozenset(_in_cut([*ready, *joining])) != self._members
@@ -326,9 +326,9 @@ class Applier:
                     stamps = self._piece = self._stamps.of_undecoded(open_end, batch.commit_time)
                     rows += self._apply_staged(staged, touched)
                 self._conflicts.note(self._outcomes[before:], stamps)
-            # A table that has left the subscription belongs to its readers (``tablesync``): no
-            # commit of ours may follow theirs. If they commit after this check, ours loses the race
-            # and the batch is checked again.
+            # Others may write to a table that has left the subscription (``tablesync``), and no
+            # commit of ours may follow theirs. If they commit after this check, ours loses the
+            # race, and the next attempt checks again.
             if not self._members_hold():
                 raise _OtherTables
             if self._targets.with_other_partitions():
@@ -368,9 +368,9 @@ class Applier:
     def _refuse(
         self, target: Target, error: PenstockError, touched: dict[TableName, Target]
     ) -> None:
-        """Park a table and forget its staged changes, or raise the error. The error's conflicts are
-        durable before either, unless the caller may still divide the batch to find the transaction
-        with the error."""
+        """Park a table and forget its staged changes, or raise the error. First record the error's
+        conflicts, unless the caller may still divide the batch to find the transaction with the
+        error."""
         if isinstance(error, ReplicationConflict):
             self._check_current([target])
             error = self._targets.definitions.unproven(target) or error
@@ -395,8 +395,8 @@ class Applier:
             self._commits.check_current(touched, self._end_lsn)
 
     def _look(self, targets: Iterable[Target | None], touched: dict[TableName, Target]) -> None:
-        """Read the publisher's definitions before applying rows that may follow a change of them.
-        Raises CommitConflict if rows here were changed in place."""
+        """Read the publisher's definitions before applying rows that may come after a change of
+        the definitions. Raises CommitConflict if rows here were changed in place."""
         definitions = self._targets.definitions
         end, xids = self._end_lsn, self._stamps.xids
         due = [t for t in targets if t is not None and not definitions.covers(t, end, xids)]
@@ -413,8 +413,8 @@ class Applier:
                 raise CommitConflict(f'labels in changes of table "{target.table.name}" are others')
 
     def _look_after_conflicts(self, touched: dict[TableName, Target]) -> None:
-        """Look at the definitions of tables with conflicts. A row may be missing because the
-        publisher has renamed a label in it, or because it came with a partition."""
+        """Look at the definitions of tables with conflicts. A row may be missing here because the
+        publisher renamed an enum label in it, or attached a partition that contained it."""
         told = {each.table for each in self._outcomes if each.conflicts}
         lacking = [t for t in touched.values() if t.table.name in told]
         self._look(lacking, touched)
@@ -424,7 +424,7 @@ class Applier:
                 self._refuse(target, error, touched)
 
     def _check_labels(self, touched: dict[TableName, Target]) -> None:
-        """Refuse tables that get labels which their enums no longer have."""
+        """Refuse tables whose changes have labels that their enums no longer have."""
         for target in list(touched.values()):
             sent = self._labels.get(target.rel.table_name, {})
             error = self._targets.definitions.other_labels(target, sent)
@@ -464,9 +464,9 @@ class Applier:
     def _take_staged(
         self, piece: Piece, open_end: Lsn, skip: Lsn, touched: dict[TableName, Target]
     ) -> StagedRun | None:
-        """Return the work done on a piece before its commit, if it is still valid. The transaction
-        may name a relation only once, so the definitions of all relations that the piece names are
-        read, even of those without rows."""
+        """Return the work done on a piece before its commit, if it is still valid. A transaction
+        may send a Relation message only once, so look at the definitions of all relations that
+        the piece names, even of relations without rows."""
         pending, piece.pending = piece.pending, None
         staged = None if pending is None else pending.take()
         if staged is None:
@@ -519,7 +519,7 @@ class Applier:
         rows: dict[TableName, int] = {}
         self._look((self._targets.of(oid) for oid in stamps.chunk.announced), touched)
         self._check_leaves(stamps, touched)
-        # All shares first: together they report two tables that have exchanged their names.
+        # Make all shares first: only together they show that two tables have exchanged names.
         for share in list(shares(stamps.chunk, self._targets, stamps.end)):
             target, name = share.target, share.target.rel.table_name
             if self._targets.named(name) is not target:
@@ -536,7 +536,7 @@ class Applier:
         return sum(count for name, count in rows.items() if name in touched)
 
     def _check_leaves(self, stamps: Stamps, touched: dict[TableName, Target]) -> None:
-        """Refuse tables that get changes of a partition which no longer exists."""
+        """Refuse tables that get changes of a partition that no longer exists."""
         for sequence, root, leaf in stamps.chunk.announced_leaves:
             target = None if self._targets.of(leaf) is not None else self._targets.of(root)
             if target is None or self._targets.named(target.rel.table_name) is not target:
@@ -549,7 +549,7 @@ class Applier:
                 self._refuse(target, error, touched)
 
     def _fold_share(self, share: Share, stamps: Stamps) -> list[TableWork]:
-        """Return the works of a share, which must be run one after the other."""
+        """Return the TableWorks of a share, to be run one after the other."""
         if share.error is not None:
             raise share.error
         target = share.target
@@ -567,7 +567,7 @@ class Applier:
                     raise
                 raise error.instead from None
             keys.append(target.table.schema.key)
-        self._targets.add_metadata_columns(target)  # a TRUNCATE alone follows no relation
+        self._targets.add_metadata_columns(target)  # ``follow`` is not called for a TRUNCATE alone
         with self._phases.phase("fold"):
             works = list(fold_share(share, keys, stamps, self._targets.subscription))
         if target.partitions is not None:
@@ -586,8 +586,8 @@ def _in_cut(targets: Iterable[Target]) -> dict[TableName, CutTable]:
 # The commits of a batch: all of its tables commit side by side, each with the batch's end LSN.
 #
 # Everything is staged on the targets before. After an error all other commits are still tried. All
-# tables are checked for commits of others before the first one is committed. Even so, another
-# writer may be quicker, or a crash may come in between.
+# tables are checked for commits of others before the first commit. Even so, another writer may be
+# quicker, or a crash may come between two commits.
 
 _COMMITS_AT_ONCE: Final = 8
 _OPERATION: Final = "REPLICATION"
@@ -595,7 +595,7 @@ _NOT_POSSIBLE: Final = (NotInPrerequisiteState, VersionGone)
 
 
 class Commits:
-    """Commit the tables of one stream, in threads of its own."""
+    """The commits of one stream's tables, in threads of their own."""
 
     def __init__(self, targets: Targets, refuse: Callable[[Target, PenstockError], None]) -> None:
         """``refuse``: parks a table that cannot be committed, or raises the error."""
@@ -632,10 +632,10 @@ class Commits:
             self._lost(behind, end_lsn)
 
     def commit(self, touched: Sequence[Target], end_lsn: Lsn) -> None:
-        """Commit side by side. All are tried, so that a lost race costs one table's work.
+        """Commit side by side. Try all tables, so that a lost race costs one table's work only.
 
-        Partitions come before their partitioned table, whose commit proves that all of them have
-        the batch.
+        Partitions come before their partitioned table, whose commit proves that all partitions
+        have the batch.
         """
         failed = _FailedTargets()
         self._targets.changed(touched)
@@ -660,7 +660,7 @@ class Commits:
 
     def take_back(self, since: Lsn) -> bool:
         """Revert batches that end after ``since``, the last cut's LSN, in the tables that have
-        them, and return whether there were any. If some table cannot be reverted, revert none and
+        them, and return whether there were any. If a table cannot be reverted, revert no table and
         log why."""
         beyond = [
             (target, table)
@@ -717,7 +717,7 @@ class Commits:
             try:
                 self._targets.in_doubt.commit(table, self._app_id, end_lsn, _OPERATION)
             finally:
-                # Not after the wait: the waiting thread may see the first end after the last.
+                # Not in the waiting thread: it may see the first commit's end after the last one's.
                 if next(ended) < len(commits):
                     failpoint(BETWEEN_COMMITS)
 
@@ -729,8 +729,8 @@ class Commits:
             raise error
 
     def _history(self, target: Target, end_lsn: Lsn) -> DeltaTable | None:
-        """Return the history of a target if it has to be committed: it has staged rows, or a crash
-        has kept the batch from it."""
+        """Return the history of a target if it has to be committed: it has staged rows, or lacks
+        the batch after a crash."""
         table = target.history
         if table is None or table.has_staged:
             return table
@@ -746,7 +746,7 @@ class _FailedTargets:
         self.refused: list[tuple[Target, PenstockError]] = []
 
     def take(self, target: Target, error: BaseException | None) -> BaseException | None:
-        """Take an error of one of a target's tables. Return it if it is not the table's own."""
+        """Take an error of one of a target's tables; return it if it is not the table's own."""
         if isinstance(error, CommitConflict):
             if not self.has(target):
                 self.lost.append(target)
@@ -759,14 +759,14 @@ class _FailedTargets:
         return None
 
     def has(self, target: Target) -> bool:
-        """Return whether a target is one of them."""
+        """Return whether a commit of a target has failed."""
         return any(each is target for each in [*self.lost, *(t for t, _ in self.refused)])
 
 
 # The phases of a batch show where its time goes: one DEBUG line per batch, for benchmarks.
 #
 # The logger ``penstock.subscription.apply`` gets ``batch rows=... decode=... job=... commit=...
-# cut=... total=...``, in seconds. No decision depends on them.
+# cut=... total=...``, in seconds. No decision depends on the times.
 
 
 class Phases:
@@ -778,7 +778,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time inside to ``name``."""
+        """Add the duration of the block to phase ``name``."""
         began = time.perf_counter()
         try:
             yield
@@ -786,7 +786,7 @@ class Phases:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began
 
     def report(self, what: str, **counts: object) -> None:
-        """Write the line."""
+        """Log the line."""
         if not log.isEnabledFor(logging.DEBUG):
             return
         fields = [f"{name}={value}" for name, value in counts.items()]
@@ -795,12 +795,12 @@ class Phases:
         log.debug("%s %s", what, " ".join(fields))
 
 
-# The works of a share of a batch: net changes of its table, to be carried out one by one.
+# The TableWorks of a share of a batch: net changes of its table, to be carried out one by one.
 #
 # A target's new changes become TableWorks in order, as a rule only one. If the table has a history,
 # or deleted rows stay, or columns take values of sequences, the changes before a TRUNCATE still
-# matter. Then the changes before and after it are separate works. So are those before and after a
-# change of the key, since each row is found by the key of its place in the stream.
+# matter. Then the changes before and after it are separate works. A change of the key columns
+# divides the works too: each row is located by the key that was valid at its change.
 
 _END: Final = np.iinfo(np.int64).max
 
@@ -811,7 +811,7 @@ def fold_share(
     stamps: Stamps,
     subscription: Subscription,
 ) -> Iterator[TableWork]:
-    """Yield the works of a share. ``keys``: the key of the table's rows for each of the share's
+    """Yield the TableWorks of a share. ``keys``: the table's key columns at each of the share's
     changes, by Delta names. Raises the errors of ``fold`` and ``fit``."""
     target = share.target
     schema, history, first = target.table.schema, target.history, share.first
@@ -831,8 +831,8 @@ def _fold_run(
     stamps: Stamps,
     options: LakeOptions,
 ) -> Iterator[TableWork]:
-    """Yield the works of changes with one key. ``first``: the first message that the history, if
-    any, lacks."""
+    """Yield the TableWorks of changes with the same key columns. ``first``: the first message that
+    the history, if any, lacks."""
     target, history = share.target, share.target.history
     segments = _segments(share)
     if history is None and not ((options.soft_delete or target.draws) and share.truncates):
@@ -865,7 +865,7 @@ def _fold_run(
 
 
 def _all_deleted(table: str, schema: TableSchema, truncate: int, stamped: Stamped) -> NetChange:
-    """Return a TRUNCATE as a DELETE of all rows, for a table where deleted rows stay."""
+    """Return a TRUNCATE as a DELETE of all rows, for a table that keeps deleted rows."""
     sequence = np.array([truncate])
     given = stamped(sequence)
     values = {c.name: stamp_of(c, given, np.array([DELETE])) for c in schema.stamps}
@@ -886,7 +886,7 @@ def _all_deleted(table: str, schema: TableSchema, truncate: int, stamped: Stampe
 def _by_key(
     share: Share, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[tuple[Share, tuple[str, ...] | None]]:
-    """Yield the parts of a share whose rows have one key, and the key; None without rows."""
+    """Divide a share where its key columns change; yield each part with its key, if any."""
     begins = [n for n, key in enumerate(keys) if n == 0 or key != keys[n - 1]]
     if len(begins) < 2:
         yield share, keys[0] if keys else None
@@ -903,7 +903,7 @@ def _by_key(
 
 
 def _segments(share: Share) -> Iterator[tuple[tuple[ChangeBatch, ...], tuple[int, ...], int]]:
-    """Yield changes with the TRUNCATE before them, if any, and their start."""
+    """Yield the changes between TRUNCATEs, the TRUNCATE before them if any, and their start."""
     starts = [share.first, *share.truncates]
     ends = [*share.truncates, _END]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):

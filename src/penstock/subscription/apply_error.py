@@ -1,8 +1,8 @@
 """Errors of applying: their transaction, table and report (worker.c, apply_error_callback).
 
-A batch with an error is divided until one transaction with the error is left. The error gets the
-CONTEXT of PostgreSQL's, which names the transaction by the LSN that SKIP takes, and the table if it
-is known. Changes are applied together here, so the CONTEXT names the kind of message only if all
+A batch with an error is divided until one transaction with the error is left. The error gets
+PostgreSQL's CONTEXT, which names the transaction by the LSN that SKIP takes, and the table if
+known. Changes are applied together here, so the CONTEXT names the kind of message only if all
 changes of the transaction to that table are of one kind.
 """
 
@@ -37,15 +37,14 @@ _BODY: Final = 1
 _TRUNCATED: Final = _BODY + 4 + 1
 
 _PASSED_BY: Final = (ReplicationConflict, ValueNotRepresentable)
-"""Errors of a transaction's rows, which SKIP can pass. Others would return with the next one."""
+"""Errors of a transaction's rows, which SKIP can pass. Other errors would occur again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Apply a batch, and divide it after an error. ``whole``: never divide. ``staged``: returns
-    whether everything had been staged at the error; then no single transaction caused it.
-    ``take_back``: reverts tables that are ahead of the last cut to it, and returns whether there
-    were any."""
+    """The applying of batches, which are divided after an error. ``whole``: never divide.
+    ``staged``: returns whether all was staged at the error; then no single transaction caused it.
+    ``take_back``: reverts tables ahead of the last cut, and returns whether there were any."""
 
     subscription: Subscription
     parking: Parking
@@ -54,13 +53,14 @@ class Parts:
     whole: bool
 
     def apply(self, batch: Batch, at_once: Callable[[Batch], bool]) -> bool:
-        """Apply a batch. If one of several transactions has an error of its own, apply those before
-        it, as a server does, and raise an error that names it. Return False if the session has to
-        end. ``at_once`` applies a batch whole, and returns False likewise.
+        """Apply a batch. If one of several transactions has an error of its own, apply the
+        transactions before it, as a server does, and raise an error that names that transaction.
+        Return False if the session has to end. ``at_once``: applies a batch undivided, and returns
+        False likewise.
 
-        The session also ends if some tables had more of the transactions than others. All are
-        reverted to the last cut then. The next session finds the error again, and no table holds
-        changes of its transaction.
+        The session also ends if an error leaves some tables ahead of others. Then all tables are
+        reverted to the last cut. The next session finds the error again, and no table has changes
+        of its transaction.
         """
         self.parking.refused = None
         try:
@@ -94,8 +94,8 @@ class Parts:
 def with_context(
     error: Exception, batch: Batch, subscription: str, subid: int, rel: SubscriptionRel | None
 ) -> Exception:
-    """Return the error of the only transaction in a batch, with its CONTEXT, and a hint how to pass
-    it."""
+    """Return the error of a batch's only transaction with its CONTEXT, and a hint how to skip the
+    transaction."""
     try:
         column = error.column if isinstance(error, PenstockError) else None
         context, finished = _context(batch, subid, rel, column)
@@ -189,8 +189,8 @@ def text_of(error: Exception) -> str:
 # altered meanwhile. If a crash before SKIP has left the transaction in some tables, it is reverted
 # there first; if that is not possible, it can no longer be skipped.
 #
-# As on a server, SKIP holds for the next transaction: once others have been applied, SKIP is
-# cleared with a warning.
+# As on a server, SKIP is meant for the next transaction: once another transaction has been applied,
+# SKIP is cleared with a warning.
 
 _COMMIT: Final = ord("C")
 _CHANGES: Final = np.isin(np.arange(256), tuple(b"IUDT"))
@@ -207,13 +207,13 @@ class SkipLsns:
     read: Callable[[], tuple[Lsn, Lsn]]
     """``skip_lsn`` and ``skipping_lsn`` of pg_subscription."""
     begin: Callable[[Lsn], bool]
-    """Record that the transaction is skipped from now on; False if SKIP was altered."""
+    """Record that the transaction is skipped from now on; return False if SKIP was altered."""
     clear: Callable[[Lsn], object]
     """Record that a cut has passed the transaction."""
 
 
 class Skipping:
-    """Skip a transaction of one stream, from its last cut on; one thread at a time."""
+    """The SKIP of one stream, which one thread uses at a time."""
 
     def __init__(self, subscription: str, lsns: SkipLsns, last_cut: Lsn | None) -> None:
         self._subscription = subscription
@@ -229,7 +229,7 @@ class Skipping:
     def is_in_some(
         self, batch: Batch, tables: Iterable[TableProgress], last_cut: Lsn | None
     ) -> bool:
-        """Return whether some tables already have the batch's transaction that is to be skipped."""
+        """Return whether the batch has the transaction to skip, and some tables already have it."""
         self._look()
         skip, begun = self._skip, self._skipping != INVALID
         if begun or skip == INVALID or skip not in finish_lsns(batch):
@@ -237,8 +237,8 @@ class Skipping:
         return any(_has(table, skip, last_cut or INVALID) for table in tables)
 
     def begin(self, batch: Batch, tables: Iterable[TableProgress], last_cut: Lsn | None) -> Lsn:
-        """Begin to skip a transaction of a batch. Return its finish LSN, or INVALID if there is
-        none."""
+        """Begin to skip a transaction of a batch. Return its finish LSN, or INVALID if none is to
+        be skipped."""
         self._look()
         if self._skipping != INVALID:
             return self._skipping if self._skipping in finish_lsns(batch) else INVALID
@@ -255,8 +255,8 @@ class Skipping:
         return skip
 
     def after_cut(self, cut: Lsn, batch: Batch, changes: bool) -> None:
-        """Note that a batch is applied and in a cut. ``changes``: some of its changes were not
-        skipped."""
+        """Once a batch is in a cut, end SKIP, or give SKIP up with a warning if other changes came.
+        ``changes``: some of the batch's changes were not skipped."""
         before = self._skip
         if not self.passed(cut) and changes and before != INVALID:
             finish = max(finish_lsns(batch), default=INVALID)
@@ -266,7 +266,7 @@ class Skipping:
             )
 
     def passed(self, cut: Lsn) -> bool:
-        """Return whether a cut has passed the skipped transaction, and record it."""
+        """Return whether a cut has passed the skipped transaction; if so, clear SKIP."""
         skipping = self._skipping
         if skipping == INVALID or skipping >= cut:
             return False
@@ -304,10 +304,10 @@ def finish_lsns(batch: Batch) -> set[Lsn]:
 
 
 class Passing:
-    """Remove one transaction's changes from the pieces of a batch, which come in order."""
+    """A filter for the pieces of a batch, in order, that removes one transaction's changes."""
 
     def __init__(self, skip: Lsn) -> None:
-        """``skip``: the transaction's finish LSN; INVALID: nothing is taken out."""
+        """``skip``: the transaction's finish LSN; INVALID: nothing is removed."""
         self._skip = skip
         self._inside = False
 

@@ -1,12 +1,12 @@
 """Rows of streamed transactions, written to files before the commit (applyparallelworker.c).
 
-A thread beside the applying one reads open transactions' runs of frames from disk. It writes their
-new rows to data files that no log entry names yet, and finds the old rows that the commit has to
-remove. It changes neither tables nor catalog. The applying thread does the remaining work from the
-frames; until the commit, only the frames count.
+A second thread reads runs of frames of open transactions from disk. It writes their new rows to
+data files that no Delta log entry names yet, and finds the old rows that the commit has to remove.
+It changes neither tables nor catalog. Until the commit only the frames count: from them the
+applying thread does all that this thread could not prepare.
 
-Before a file is written, its mark is noted on the node's disk, and stays there until the commit.
-``remove_orphaned_files`` thereby finds the files that a killed node has left.
+Before a file is written, the mark in its name is noted on the node's disk, where the note stays
+until the commit. By the notes, ``remove_orphaned_files`` finds the files of a killed node.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ log = logging.getLogger(__name__)
 
 _NOTES: Final = "ahead"
 _OPEN_END: Final = Lsn((1 << 64) - 1)
-"""The end LSN of an open transaction: greater than every table's LSN."""
+"""The assumed end LSN of an open transaction: greater than every table's LSN."""
 _IN_MEMORY: Final = 1 << 20
 """Keys of more bytes than this are kept on disk."""
 
 
 @dataclass(frozen=True)
 class StagedTable:
-    """The changes of a run to a table. ``written``: its complete rows, which ``net`` lacks;
-    ``rows``: the number of changes. It is valid while the table has the columns ``schema`` and the
-    layout ``layout``."""
+    """The changes of a run to a table, valid while the table has the columns ``schema`` and the
+    layout ``layout``. ``written``: files of the new rows, which ``net`` no longer contains;
+    ``rows``: the number of changes."""
 
     target: Target
     relations: tuple[Relation, ...]
@@ -80,14 +80,14 @@ class StagedTable:
 
     def fits(self, targets: Targets, open_end: Lsn) -> bool:
         """Return whether the changes can be applied now, in a transaction that ends at
-        ``open_end``. Columns added by the publisher are staged, as for every change."""
+        ``open_end``. Stage columns that the publisher has added, as for every change."""
         target = self.target
         if targets.of(self.relations[0].oid) is not target or not _plain(target, targets):
             return False
         if target.marker is not None and target.marker >= open_end:
             return False
         if not all(keeps_key(target.table.schema, relation) for relation in self.relations):
-            return False  # from the frames, each change is found by the key of its place
+            return False  # from the frames, each row is located by the key valid at its change
         try:
             for relation in self.relations:
                 targets.follow(target, relation)
@@ -98,8 +98,8 @@ class StagedTable:
         return same and self._is_there()
 
     def _is_there(self) -> bool:
-        """Return whether all files are still there. VACUUM removes files that no log entry names,
-        and the transaction may have been open for long."""
+        """Return whether all files are still there. VACUUM removes files that no Delta log entry
+        names, and the transaction may have been open for long."""
         table = self.target.table
         paths = [file.path for written in self.written for file in written.files]
         return all(table.storage.exists(f"{table.uri}/{path}") for path in paths)
@@ -107,33 +107,33 @@ class StagedTable:
 
 @dataclass(frozen=True)
 class StagedRun:
-    """The changes of a run to all of its tables. ``relations``: those that the transaction has
-    named, as of the end of the run."""
+    """The changes of a run to all of its tables. ``relations``: the relations that the transaction
+    had named by the end of the run."""
 
     relations: Mapping[int, Relation]
     tables: tuple[StagedTable, ...]
 
     def remove(self) -> None:
-        """Remove the files, as the run is not needed."""
+        """Remove the files of a run that is not needed."""
         for table in self.tables:
             table.work.remove_written()
         self.forget_notes()
 
     def forget_notes(self) -> None:
-        """Remove the notes, as a table has the files now or they are gone."""
+        """Remove the notes: the files now belong to a table, or are gone."""
         for table in self.tables:
             table.note.unlink(missing_ok=True)
 
 
 class PendingRun:
-    """One run that a ``ParallelApplyWorker`` has been given."""
+    """A run that was given to a ``ParallelApplyWorker``."""
 
     def __init__(self, future: Future[StagedRun | None]) -> None:
         self._future = future
 
     def take(self) -> StagedRun | None:
-        """Return the work, which then belongs to the caller; wait for work in progress. None if it
-        has not begun, or cannot be done ahead."""
+        """Return the work, which then belongs to the caller; wait for work in progress. Return None
+        if the work has not begun, or has to wait for the commit."""
         return None if self._future.cancel() else self._future.result()
 
     def forget(self) -> None:
@@ -150,13 +150,13 @@ def _remove(future: Future[StagedRun | None]) -> None:
 
 def applies_in_parallel(subscription: Subscription) -> bool:
     """Return whether anything of a subscription is written ahead of its commit."""
-    # Histories, messages and deleted rows that stay record transactions from their Begin on.
+    # Histories, logical messages and kept deleted rows need the transaction's commit record.
     told = subscription.history or subscription.messages or subscription.soft_delete
     return subscription.streaming == "parallel" and not told
 
 
 class ParallelApplyWorker:
-    """Write runs of one stream ahead of their commit, in a thread of its own.
+    """A thread that writes runs of one stream ahead of their commit.
 
     The receiving thread calls ``begin``; ``spark`` is the cluster's."""
 
@@ -309,8 +309,8 @@ class _WaitsForCommit(Exception):
 
 
 def _shares(decoded: DecodedChunk, targets: Targets) -> list[Share]:
-    """Return the tables' shares of a run. Raise _WaitsForCommit unless each relation is that of
-    a plain target and has the name that the target has."""
+    """Return the tables' shares of a run. Raise _WaitsForCommit unless each relation belongs to a
+    plain target of the same name."""
     named = [change.relation for change in decoded.changes]
     named += [run.relation for run in decoded.unreadable]
     named += [relation for event in decoded.truncates for relation in event.relations]
@@ -356,8 +356,8 @@ def _fold(share: Share, schema: TableSchema, options: LakeOptions) -> NetChange:
 
 
 def remove_orphaned_files(storage: Storage, spool: Path) -> None:
-    """Remove the files that a killed node has written and not committed. ``spool``: the folder of
-    all subscriptions of the node, not emptied yet."""
+    """Remove the files that a killed node has written and not committed. ``spool``: the spool
+    folder of all subscriptions of the node, before it is emptied."""
     for note in spool.glob(f"*/{_NOTES}/*.json"):
         try:
             noted = json.loads(note.read_bytes())

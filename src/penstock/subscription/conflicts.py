@@ -1,5 +1,5 @@
-"""Conflicts (conflict.c): changes skipped because the target has no such row, and changes whose key
-existed already, whether that is an error or not.
+"""Conflicts (conflict.c): changes of missing rows, which are skipped; changes whose key already
+exists, which is an error or is resolved; and changes of rows that another origin has written.
 
 The conflicts come from a batch's outcomes, or from the error that ends it. They become rows of the
 conflicts table before the batch is committed or the error ends the session. After a batch's commit
@@ -39,8 +39,8 @@ from penstock.pipeline.routing import by_leaf
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL: Final = 10.0
-"""Seconds in which at most KEPT messages of a kind are logged for a table. PostgreSQL logs one for
-each change; millions would fill the disk."""
+"""Seconds in which at most KEPT messages of a kind are logged for a table. PostgreSQL logs each
+change; millions of messages would fill the disk."""
 
 SAME: Final = (
     "remote_origin",
@@ -50,7 +50,7 @@ SAME: Final = (
     "replica_identity",
     "resolution",
 )
-"""Columns that identify a conflict when its transaction is applied again."""
+"""The columns by which a conflict is recognized when its transaction is applied again."""
 _DONE: Final = {
     APPLY_REMOTE: " The remote row has taken the place of the local one.",
     KEEP_LOCAL: " The change was left out.",
@@ -58,7 +58,7 @@ _DONE: Final = {
 
 
 class Conflicts:
-    """The log of one stream's conflicts; one thread at a time."""
+    """The conflicts of one stream, to be recorded and logged; one thread at a time."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class Conflicts:
         self._quotas: dict[tuple[str, str], _Quota] = {}
 
     def note(self, outcomes: Iterable[TableOutcome], stamps: Stamps) -> None:
-        """Note the changes that a piece of a batch skips and resolves. ``stamps``: those of the
-        piece's transactions."""
+        """Note the conflicts of a piece of a batch. ``stamps``: those of the piece's
+        transactions."""
         for outcome in outcomes:
             for told in told_of(outcome, self._resolution):
                 self._noted += self._rows(outcome.table, told, stamps)
 
     def put_error(self, table: str, error: PenstockError, stamps: Stamps) -> None:
-        """Record the conflicts of an error about existing keys. They may be recorded already from
-        an earlier attempt, and nothing of their batch is committed. Raises StorageError,
+        """Record the conflicts of an error about existing keys. An earlier attempt may have
+        recorded them already; nothing of their batch is committed. Raises StorageError,
         CommitConflict."""
         if not isinstance(error, KeyExists) or not isinstance(error.met, Met):
             return
@@ -99,8 +99,8 @@ class Conflicts:
 
     def named(self, table: str, version: int, error: PenstockError) -> PenstockError:
         """Return an error about existing keys with the names that its DETAIL lacks; return other
-        errors unchanged. ``version``: the table's version; a row made by the same run would be in
-        the next one."""
+        errors unchanged. ``version``: the table's version; rows of the batch itself would be in the
+        next version."""
         if not isinstance(error, KeyExists) or not isinstance(error.met, Met):
             return error
         _, told = str(error.detail).split("\n", 1)
@@ -162,7 +162,7 @@ class Conflicts:
         self._put = False
 
     def forget(self) -> None:
-        """Forget the conflicts of the batch, which is applied once more."""
+        """Forget the noted conflicts: the batch is applied again."""
         self._noted = []
 
     @property
@@ -174,8 +174,8 @@ class Conflicts:
         """Record the conflicts, before the batch that ends at ``end_lsn`` is committed. Raises
         StorageError, CommitConflict."""
         rows = pa.Table.from_pylist(self._noted, CONFLICTS)
-        # An attempt that lost a race has recorded its rows, and this one may have found more
-        # conflicts. ``append`` would skip them, as the marker is there already.
+        # An attempt that lost a race has recorded its conflicts, and this attempt may have found
+        # more. ``append`` would skip those, because the marker is already in the table.
         if self._put:
             self._table.append_once(rows, SAME)
         else:
@@ -184,8 +184,7 @@ class Conflicts:
         failpoint(AFTER_CONFLICTS)
 
     def report(self, outcomes: Iterable[TableOutcome], finished: Lsn) -> None:
-        """Log the conflicts of a batch. ``finished``: the end of the batch, which is committed
-        now."""
+        """Log the conflicts of a committed batch. ``finished``: the batch's end LSN."""
         for outcome in outcomes:
             for told in told_of(outcome, self._resolution):
                 quota = self._quota(outcome.table, told.kind)
@@ -207,8 +206,8 @@ class Conflicts:
 
 @dataclass
 class _Quota:
-    """The number of a table's conflicts of a kind that may still be logged in the interval that
-    began at ``since``, and of those not logged."""
+    """How many conflicts of a kind of a table may still be logged in the interval that began at
+    ``since`` (``left``), and how many were not logged (``untold``)."""
 
     table: str
     kind: str
@@ -240,8 +239,8 @@ class _Quota:
 
 @dataclass(frozen=True, slots=True)
 class _Transaction:
-    """The transaction of a conflict. Without ``xid`` and ``finish`` it stands for several, which
-    end at ``end`` at the latest."""
+    """The transaction of a conflict. Without ``xid`` and ``finish`` it stands for several
+    transactions, which end at ``end`` at the latest."""
 
     end: Lsn
     time: int
@@ -282,8 +281,8 @@ def _shown(value: object) -> object:
 
 # The texts of conflicts, for each kind of a table (conflict.c, errdetail_apply_conflict).
 #
-# Outcomes, or an error with its existing rows, become ``ConflictGroup``s, each with the number of
-# conflicts, and keys, rows and texts of the first ones. ``Conflicts`` records and logs them.
+# Outcomes, or an error with its existing rows, become ``ConflictGroup``s: the number of conflicts,
+# and the keys, rows and texts of the first of them. ``Conflicts`` records and logs the groups.
 
 INSERT_EXISTS: Final = "insert_exists"
 UPDATE_EXISTS: Final = "update_exists"
@@ -324,8 +323,8 @@ class ConflictNames:
         return f"{_THEIRS[kind]}{who}."
 
     def exists(self, table: str, local: LocalRow | None) -> str:
-        """Return ``Key already exists in unique index "t_pkey", modified ...``, with its known
-        parts."""
+        """Return ``Key already exists in unique index "t_pkey", modified ...``, without the parts
+        that are not known."""
         index = self.index(table)
         where = "" if index is None else f' in unique index "{index}"'
         by = None if local is None else local.by
@@ -342,9 +341,9 @@ class ConflictNames:
 
 @dataclass(frozen=True)
 class ConflictGroup:
-    """Conflicts of a kind: their number, and for the first ones their keys, message sequences, new
-    rows, and the publisher's old rows or keys. ``whole``: ``identities`` are rows, not keys.
-    ``local``: the existing rows."""
+    """Conflicts of a kind: their number, and of the first conflicts the keys, the numbers of their
+    messages, the new rows, and the publisher's old rows or keys (``identities``). ``whole``:
+    ``identities`` are rows, not keys. ``local``: the existing rows."""
 
     kind: str
     number: int

@@ -1,12 +1,12 @@
-"""Check once a session that publisher, slot, cuts and tables belong together.
+"""Check, once in each session, that publisher, slot, cuts and tables belong together.
 
 The check asks the publisher about itself and the slot, reads the last cut and the open tables, and
 applies ``consistency_rules``. The caller parks tables that have errors of their own. The
 publisher's identity is recorded at the first connection and after a promotion.
 
-It costs three queries, a fourth if the timeline has changed, the cuts table's log, one small file,
-and no Spark job. A followed standby costs one more query before each commit and each cut, because
-its clients are not notified of a promotion.
+The check sends three queries, or four if the timeline has changed, and reads the cuts table's Delta
+log and one small file; it runs no Spark job. A followed standby costs one more query before each
+commit and each cut, because its clients are not notified of a promotion.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def publisher_state(
 
     Raises ConnectionFailure, PublisherError.
     """
-    # Read the slot first: it only moves forward, and never beyond a position that is read later.
+    # Read the slot first: it only moves forward, and never beyond an LSN that is read later.
     found = None if slot is None else publisher.slot_state(slot)
     system = publisher.identify_system()
     database_oid, in_recovery = publisher.database()
@@ -68,15 +68,15 @@ def publisher_state(
 
 
 class TimelineWatch:
-    """Check that a standby is still on the timeline on which the session began to follow it.
+    """A check that a standby is still on the timeline on which the session began to follow it.
 
     A standby's walsender continues silently after a promotion of the standby or of its upstream
     server. If the timeline is unchanged, everything received before the check belongs to it. So
-    only a session that knows the new timeline commits its changes, even after crashes.
+    changes of a new timeline are committed only by a session that knows it, even after crashes.
     """
 
     def __init__(self, connect: Callable[[], Connection], unseen: Callable[[], None]) -> None:
-        """``connect``: opens another walsender's session on the publisher. ``unseen``: records that
+        """``connect``: opens another walsender session on the publisher. ``unseen``: records that
         the timeline may have changed."""
         self._connect, self._unseen = connect, unseen
         self._connection: Connection | None = None
@@ -85,7 +85,7 @@ class TimelineWatch:
 
     def begin(self, connection: Connection, server: PublisherState) -> None:
         """Begin to watch, if the server is a standby. ``connection``: the session's; ``server``:
-        the state that was read through it."""
+        the state that was read through this connection."""
         self._timeline = server.identity.timeline if server.in_recovery else None
         if self._timeline is not None:
             self._started = _started(connection)
@@ -93,8 +93,8 @@ class TimelineWatch:
     def holds(self) -> bool:
         """Return whether the timeline is still the same.
 
-        If the server does not answer, return True and record that: the next session derives the
-        timeline from the slot's position.
+        If the server does not answer, return True and call ``unseen``: the next session derives the
+        timeline from the slot's confirmed LSN.
         """
         if self._timeline is None:
             return True
@@ -103,7 +103,7 @@ class TimelineWatch:
             return self._ask() == self._timeline
         except (ConnectionFailure, PublisherError) as error:
             self.close()
-            if kept:  # the idle session may have been ended, so a new one asks once more
+            if kept:  # the idle session may have been ended, so ask once more in a new session
                 return self.holds()
             log.warning("the publisher's timeline could not be read: %s", error.message)
             self._unseen()
@@ -143,12 +143,12 @@ _ANSWER_S: Final = 10.0
 """Seconds in which a publisher must report its timeline; no commit waits longer."""
 
 _JOINING_COMMITS: Final = 100
-"""The number of log entries to read of a table that is in no cut yet. A table joins the cuts long
-before it has more."""
+"""The number of Delta log entries to read of a table that is in no cut yet. A table joins the cuts
+long before it has more entries."""
 
 
 class ConsistencyCheck:
-    """Check one subscription; call ``begin``, then ``check``, in each session."""
+    """The checks of one subscription; call ``begin``, then ``check``, in each session."""
 
     def __init__(
         self,
@@ -188,8 +188,8 @@ class ConsistencyCheck:
         self.last_cut = cuts.last(self._owner)
         check_slot(subscription.name, subscription.slot_name, self._server, self._cut_lsn)
         if self.last_cut is not None:
-            # As with the tables' logs, the cut read here will be acknowledged, so it must be
-            # durable.
+            # The cut read here will be acknowledged, so it must be durable, as the tables' Delta
+            # logs must.
             self._warehouse.storage.sync_folder(log_folder(cuts.uri))
 
     def predecessors(self, name_of: Callable[[str], str | None]) -> Predecessors:
@@ -212,7 +212,7 @@ class ConsistencyCheck:
         check_cuts(self._subscription.name, self._cut_lsn, rels, self._warehouse.cuts.uri)
 
     def check_missing(self, rel: SubscriptionRel) -> None:
-        """Raise StateMismatch for a table without a log if it had one."""
+        """Raise StateMismatch if a table without a Delta log once had one."""
         state = TableHistory(
             rel.qualified_name, rel.state, rel.lsn, None, None, None, self._in_cut(rel)
         )
@@ -221,8 +221,8 @@ class ConsistencyCheck:
     def check(
         self, targets: Targets, refuse: Callable[[SubscriptionRel, PenstockError], None]
     ) -> None:
-        """Check the open tables, and the publisher against them. Call it before anything is copied
-        or streamed. Raises StateMismatch, ConnectionFailure.
+        """Check the open tables, and that the publisher matches them. Call it before anything is
+        copied or streamed. Raises StateMismatch, ConnectionFailure.
 
         ``refuse``: is called for each table that fails its check; unless it raises, the table is
         closed.
@@ -263,8 +263,8 @@ class ConsistencyCheck:
         return self._server
 
     def check_connection(self, connection: Connection) -> None:
-        """Check each further connection of a session, and those of copies: a host name, or a list
-        of hosts, may lead to another server each time.
+        """Check a further connection of a session or of its copies: a host name, or a list of
+        hosts, may lead to another server each time.
 
         Raises StateMismatch for another server; ConnectionFailure for another timeline, whose
         history the next session checks.
@@ -280,7 +280,7 @@ class ConsistencyCheck:
             )
 
     def check_ordinary(self, connection: Connection) -> None:
-        """Check a connection that is not a walsender's, as far as its role has the rights. Raises
+        """Check an ordinary connection, no walsender's, as far as its role's rights allow. Raises
         StateMismatch."""
         if self._known is None:
             return
@@ -295,7 +295,7 @@ class ConsistencyCheck:
         check_identity(self._subscription.name, self._known, server)
 
     def _half_applied(self, target: Target) -> list[TableHistory]:
-        """Return the partitions with a batch that others may lack, which must come again."""
+        """Return the partitions with a batch that others may lack and that must be sent again."""
         leaves = () if target.partitions is None else target.partitions.leaves
         return [
             TableHistory(
@@ -314,7 +314,7 @@ class ConsistencyCheck:
     def _check_partitions(self, target: Target) -> None:
         """Check that the partitions in the last cut are at least at the versions that it names.
 
-        A partition that was dropped and created again is another table, and one that has joined
+        A partition that was dropped and created again is another table; a partition that has joined
         since is in no cut. Raises StateMismatch.
         """
         leaves = () if target.partitions is None else target.partitions.leaves

@@ -1,20 +1,20 @@
 """The rules by which publisher, slot, cuts and tables belong together.
 
 The rules compare three sets of values: the node's records, the server's answers, and the contents
-of the last cut and the tables' logs. They raise an error if one of these was replaced or went back;
-it says how to go on. The rules are pure: ``consistency`` asks the server and applies them once a
-session, before anything is created, streamed or acknowledged.
+of the last cut and the tables' Delta logs. They raise an error if one of the three was replaced or
+went back; the error says what to do. The rules are pure: ``consistency`` asks the server and
+applies them once in each session, before anything is created, streamed or acknowledged.
 
 In a consistent state, the following holds after any crash of either side:
 
-- The server is the cluster and database that were followed before. It is on the same timeline or
-  on one that forked from it after everything that we have.
+- The server is the cluster and database that were followed before. It is on the same timeline, or
+  on a timeline that forked from it after all changes that we have.
 - The server's WAL reaches at least as far as the last cut and every table's own LSN: only flushed
   WAL is sent, and flushed WAL survives a crash.
-- The slot's ``confirmed_flush_lsn`` is not after the place where the stream begins
+- The slot's ``confirmed_flush_lsn`` is not after the LSN at which the stream begins
   (``origin.start_lsn``): nothing is acknowledged before it is in a cut (law 1).
-- A table that was in a cut has a log that holds our LSN and is at least as new as the cut says. A
-  cut speaks of the Delta table that it names, until that table's rows are copied again.
+- A table that was in a cut has a Delta log that contains our LSN and is at least as new as the cut
+  says. A cut's entry is valid for the Delta table that it names, until that table is copied again.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class PublisherState:
 @dataclass(frozen=True, slots=True)
 class TableHistory:
     """One table in state f, s or r. ``joined``: the LSN at which it joined the cuts, None while it
-    is in none and nothing was copied; ``version``: its log's version, None without a log; ``cut``:
-    the last cut's entry for a table of that name; ``returned``: the name was in the subscription
-    before."""
+    is in no cut and nothing was copied; ``version``: its Delta log's version, None without a log;
+    ``cut``: the last cut's entry for a table of that name; ``returned``: the name was in the
+    subscription before."""
 
     name: str
     state: SubscriptionRelState
@@ -70,7 +70,7 @@ class TableHistory:
     def pinned(self) -> CutTable | None:
         """The last cut's entry for this table. None if that entry describes an earlier table of the
         name, or the rows before the copy. ``Targets.open`` has checked that this table is bound to
-        the row. Older cuts name no ids."""
+        the row. Older cuts contain no ids."""
         if self.cut is None or self.state is SubscriptionRelState.FINISHEDCOPY:
             return None
         return self.cut if self.cut.id in (None, self.id) else None
@@ -92,7 +92,7 @@ def check_publisher(
     """Raise StateMismatch if the server or its slot contradicts our own state.
 
     ``origin_lsn``: the LSN to which the replication origin was advanced. Raises ConnectionFailure
-    for a standby that has not replayed that far yet.
+    for a standby that has not replayed the WAL up to our LSNs yet.
     """
     reached, owner = _reached(last_cut, tables)
     check_timeline(subscription, known, server, reached, owner)
@@ -120,8 +120,8 @@ def check_publisher(
 def _check_no_gap(
     subscription: str, server: PublisherState, tables: Sequence[TableHistory], origin_lsn: Lsn
 ) -> None:
-    """Raise StateMismatch if the slot is beyond a table without copied rows. Without a cut this
-    subscription has acknowledged nothing, so the slot is older than the subscription."""
+    """Raise StateMismatch if the slot is beyond the LSN of a table that was not copied. Without a
+    cut this subscription has acknowledged nothing, so the slot is older than the subscription."""
     behind = [t for t in tables if t.state is SubscriptionRelState.READY and t.marker is not None]
     for table in behind:
         reached = max(table.marker or INVALID, origin_lsn)
@@ -137,8 +137,8 @@ def _check_no_gap(
 
 
 def check_known_start(subscription: str, table: str, marker: Lsn, server: PublisherState) -> None:
-    """Raise StateMismatch if the slot may resend changes that the table has. ``marker``: the LSN of
-    a subscription that the node no longer knows."""
+    """Raise StateMismatch if the slot may resend changes that the table has. ``marker``: the
+    table's LSN of a subscription that the node no longer knows."""
     if server.confirmed is None or marker <= server.confirmed:
         return
     raise StateMismatch(
@@ -200,7 +200,7 @@ def check_cuts(
 
 
 def check_table(subscription: str, table: TableHistory, last_cut: Lsn | None) -> None:
-    """Raise StateMismatch if a table is gone or went back, or the node's own state went back."""
+    """Raise StateMismatch if a table is gone, or if it or the node's own state went back."""
     if _left_the_cuts(table, last_cut):
         raise StateMismatch(
             f'table "{table.name}" of subscription "{subscription}" is not in the last cut, at '
@@ -219,9 +219,9 @@ def check_table(subscription: str, table: TableHistory, last_cut: Lsn | None) ->
 
 
 def _left_the_cuts(table: TableHistory, last_cut: Lsn | None) -> bool:
-    """Return whether a table that was in the cuts is missing from the last one. The node records
-    ``joined`` after the first cut that holds the table, and every later cut holds it. If the table
-    has committed changes, a cut holds them, unless they are of an earlier membership."""
+    """Return whether a table that was in the cuts is missing from the last cut. The node records
+    ``joined`` after the first cut with the table, and every later cut contains it. If the table has
+    committed changes, a cut contains them, unless they are of an earlier membership."""
     if last_cut is None or table.version is None or table.cut is not None:
         return False
     marker = None if table.returned else table.marker
@@ -253,7 +253,7 @@ def _wrong_with(table: TableHistory) -> str | None:
 
 
 def _reached(last_cut: Lsn | None, tables: Iterable[TableHistory]) -> tuple[Lsn, str]:
-    """Return our greatest position, and the name of its holder."""
+    """Return our greatest LSN, and what has it: the last cut or a table."""
     reached, owner = last_cut or INVALID, "the last cut"
     for table in tables:
         if table.marker is not None and table.marker > reached:
@@ -268,7 +268,7 @@ def check_timeline(
     reached: Lsn,
     owner: str,
 ) -> None:
-    """Raise StateMismatch if the server's timeline left the known one before ``reached``."""
+    """Raise StateMismatch if the server's timeline left the known timeline before ``reached``."""
     now = server.identity.timeline
     if known is None or known.timeline == now:
         return
@@ -291,8 +291,8 @@ def check_timeline(
 
 
 def _acknowledged_on(timeline: int, server: PublisherState) -> int:
-    """Return the timeline on which the slot was confirmed last. ``timeline``: the one on which the
-    standby was followed.
+    """Return the timeline on which the slot was confirmed last. ``timeline``: the timeline on which
+    the standby was followed.
 
     A standby's walsender continues after a promotion without reporting it. If a slot is confirmed
     beyond the point where the server began its new timeline, a client has confirmed it on that

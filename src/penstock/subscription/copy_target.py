@@ -1,4 +1,4 @@
-"""Targets of copies: the Delta tables of published ones, new, empty, or with an earlier copy.
+"""Targets of copies: new or empty Delta tables, or tables with an earlier copy.
 
 This module reads the publisher's definition of a table and its row of pg_subscription_rel. It opens
 or creates the Delta table, and its partitions if it is partitioned on the node, so that one commit
@@ -6,12 +6,12 @@ of each replaces an earlier copy. Rows of other origin are never replaced, unles
 option copy_target says so. ``tablesync`` decides when a copy is made and what is committed with it.
 
 Several subscriptions may fill one table, as its shards. Each applies its own changes, but a copy
-replaces all rows. Another publisher's rows would be lost, as nobody sends them again. So a copy
-replaces a table only where no other existing subscription has committed to it since this
-subscription's last copy. This check costs nothing where only one subscription has markers;
-otherwise it reads the log since the last copy. A dropped subscription does not count: the present
+replaces all rows. Another publisher's rows would be lost, because nobody sends them again. So a
+copy replaces a table only if no other existing subscription has committed to it since this
+subscription's last copy. This check costs nothing if only one subscription has markers; otherwise
+it reads the Delta log since the last copy. A dropped subscription does not count: the present
 subscriber takes over its rows. A warehouse belongs to one node, so an app id that none of the
-node's subscriptions has belongs to a dropped one.
+node's subscriptions has belongs to a dropped subscription.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _KEEP_ROWS: Final = "REFRESH PUBLICATION WITH (copy_data = false)"
 
 def check_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> None:
     """Raise NotInPrerequisiteState if a copy for ``app_id`` could remove another subscription's
-    rows from the table. ``name_of``: a subscription's name by its app id."""
+    rows from the table. ``name_of``: returns a subscription's name by its app id."""
     others = living(table, app_id, name_of)
     if not others or not table.rows:
         return
@@ -90,8 +90,8 @@ _MOVE_AWAY: Final = "Move the table at {uri} away: the copy makes a new one."
 
 
 def copy_marker(rel: SubscriptionRel, app_id: str) -> str:
-    """Return the name of the transaction marker of this membership's copies, which older copies
-    lack."""
+    """Return the name of the transaction marker of this membership's copies, which copies of
+    earlier memberships lack."""
     return f"{_copies_of(app_id)}{rel.sync_id}"
 
 
@@ -126,7 +126,7 @@ def target_key(info: RemoteTable) -> tuple[str, ...]:
 
 def _key_for(info: RemoteTable, table: DeltaTable | None) -> tuple[str, ...]:
     """Return the key of the target's rows. A primary key that CREATE TABLE has made on the node
-    stays, as on a server, if the publisher has no key or one that includes its columns."""
+    stays, as on a server, if the publisher has no key or a key that includes its columns."""
     key = target_key(info)
     if table is not None and keeps_primary_key(table.schema, info.relation):
         return table.schema.source_key
@@ -147,9 +147,9 @@ def copy_target(
     options: LakeOptions = DEFAULTS,
     mode: str = EMPTY,
 ) -> DeltaTable:
-    """Return the table that a copy goes to. ``options``: how it creates a table and columns.
-    ``mode``: one of COPY_TARGETS. If the table holds this row's earlier copy, its rows are replaced
-    in the copy's one commit; its older versions stay.
+    """Return the table that a copy goes to. ``options``: how tables and columns are created.
+    ``mode``: one of COPY_TARGETS. If the table has the earlier copy of ``rel``, its rows are
+    replaced in the copy's one commit; older versions stay.
 
     Raises the errors of ``ensure_table`` and ``check_alone``, and the errors of an existing table
     that cannot be read or written."""
@@ -213,7 +213,7 @@ def replaced_marker(app_id: str) -> str:
 
 
 def _holds_others(table: DeltaTable, app_id: str) -> bool:
-    """Return whether a copy was added to rows of others, which another copy would remove."""
+    """Return whether a copy was added to rows of others, which a new copy would remove."""
     added = table.transaction_version(added_marker(app_id)) or 0
     return added > (table.transaction_version(replaced_marker(app_id)) or 0)
 
@@ -234,12 +234,12 @@ def _is_ours(
     app_id: str,
     name_of: Callable[[str], str | None],
 ) -> bool:
-    """Return whether a table holds this row's earlier copy or the rows of a dropped subscription,
-    or was created for a copy that has failed.
+    """Return whether a table has the earlier copy of ``rel``, or the rows of a dropped
+    subscription.
 
-    While a table is out of the subscription, its rows belong to its readers. If they have changed
-    rows since, the table is theirs. If another relation has the name now, the table may be all that
-    is left of the old one."""
+    While a table is out of the subscription, others may write to it. If they have changed rows
+    since, the table is theirs. If another relation has the name now, the table may be all that is
+    left of the old relation."""
     if table.transaction_version(app_id) is None:
         if _left_by_dropped(table, name_of):
             return not rel.returned
@@ -252,8 +252,8 @@ def _is_ours(
 def _never_filled(table: DeltaTable) -> bool:
     """Return whether a table was created for a copy that was never committed.
 
-    The table's id is not compared: the node may have been stopped before it recorded the table as
-    this row's own. Such a table can be replaced without loss."""
+    The table's id is not compared: the node may have been stopped before it recorded the table in
+    pg_subscription_rel. Such a table can be replaced without loss."""
     filled = table.rows or table.app_ids
     return not (filled or any(column.own for column in table.schema.columns))
 
@@ -271,12 +271,11 @@ def copy_leaves(
     name_of: Callable[[str], str | None],
     mode: str = EMPTY,
 ) -> Leaves | None:
-    """Return the partitions that a copy goes to; None if the table holds its rows itself.
+    """Return the partitions that a copy goes to; None if the table is not partitioned.
 
-    ``root``: the partitioned table, prepared for the copy. The rows of this row's earlier copy,
-    whole or not, are replaced, and the rows of others if ``mode`` says so. Raises
-    NotInPrerequisiteState if a partition holds rows of others, and the errors of
-    ``open_partitions``.
+    ``root``: the partitioned table, prepared for the copy. The rows of an earlier copy of ``rel``,
+    whole or not, are replaced, and the rows of others if ``mode`` says so. Raises the errors of
+    ``open_partitions``; NotInPrerequisiteState if a partition has rows of others.
     """
     if not tree:
         return None
@@ -308,7 +307,7 @@ def copy_leaves(
 
 def take_back_copy(leaf: DeltaTable, marker: str) -> None:
     """Remove the rows that a copy added to a partition before a crash, while other partitions lack
-    it. Raises NotInPrerequisiteState, StorageError."""
+    the copy. Raises NotInPrerequisiteState, StorageError."""
     while (found := leaf.reversal(marker, 0, ADDING_COPY)) is not None:
         try:
             leaf.reverse(marker, found)
@@ -343,12 +342,12 @@ def ensure_table(
     options: LakeOptions = DEFAULTS,
     mode: str = EMPTY,
 ) -> DeltaTable:
-    """Open the target of a published table, or create it. ``options``, ``mode``: as
+    """Open the target of a published table, or create it. ``options``, ``mode``: as for
     ``copy_target``.
 
-    Raises NotInPrerequisiteState if rows would be copied into a table that has some,
-    RelationChanged if its columns do not fit; InvalidParameterValue, FeatureNotSupported for a
-    layout that does not fit a new one.
+    Raises NotInPrerequisiteState if rows would be copied into a table that has rows;
+    RelationChanged if its columns do not fit; InvalidParameterValue or FeatureNotSupported if a new
+    table cannot have the layout of ``options``.
     """
     relation, new = info.relation, new_columns_of(options)
     table = warehouse.open(relation.schema, relation.name)

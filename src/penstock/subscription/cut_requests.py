@@ -1,13 +1,13 @@
-"""Requested cuts: positions at which the apply worker has to end a batch.
+"""Requested cuts: LSNs at which the apply worker has to end a batch.
 
-This module reads the catalog's requests and returns the position that no batch may pass, if there
-is one. A requester learns its position only later, from a slot that the publisher makes then. So it
-first requests the present position, and then moves the request on. A request that has held up the
-worker for ``LONGEST_HOLD_S`` is dropped: the requester may have been killed, and the publisher
-keeps WAL meanwhile.
+This module reads the catalog's requests and returns the LSN that no batch may pass, if there is
+one. A requester learns its LSN only later, from a slot that the publisher then creates. So it first
+requests the present LSN, and then moves the request forward. A request that has held up the worker
+for ``LONGEST_HOLD_S`` is dropped: the requester may have been killed, and the publisher keeps WAL
+meanwhile.
 
 The catalog's change counter is read for each batch, and four times a second without batches; the
-requests are read only after it has moved. Clocks are passed in.
+requests are read only after it has moved. Times are passed in.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class RequestedCuts:
         """The time at which the worker stopped at each request that it has reached."""
 
     def limit(self, now: float) -> Lsn | None:
-        """Return the first requested position, None without requests. Raises StorageError.
+        """Return the lowest requested LSN, None without requests. Raises StorageError.
 
-        A transaction that arrived before this call is never beyond a position requested after it.
-        ``now``: a monotonic time in seconds.
+        A transaction that arrived before this call never ends beyond an LSN that is requested after
+        the call. ``now``: a monotonic time in seconds.
         """
         self._looked_s = now
         generation = self._generation()
@@ -63,14 +63,14 @@ class RequestedCuts:
         return min((request.lsn for request in self._known), default=None)
 
     def due(self, now: float) -> bool:
-        """Return whether to look again even without a batch: always while a cut is wanted,
+        """Return whether to call ``limit`` even without a batch: always while a cut is requested,
         otherwise every ``_LOOK_INTERVAL_S``."""
         recent = self._looked_s is not None and now - self._looked_s < _LOOK_INTERVAL_S
         return bool(self._known) or not recent
 
     def reached(self, lsn: Lsn, now: float) -> None:
-        """Note that everything up to ``lsn`` is in a cut, if there can be one. From now on the
-        worker waits at the requests up to there."""
+        """Note that all changes up to ``lsn`` are applied, and in a cut if one is possible. The
+        worker waits at the requests up to ``lsn`` from now on."""
         for request in self._known:
             if request.lsn <= lsn:
                 self._reached.setdefault(request, now)

@@ -4,12 +4,12 @@ A Relation message contains names and types. It does not report that a column wa
 another one added under its name, that ALTER TABLE computed new values, that a label of an enum was
 renamed, that the table was out of the publication for an hour, or that a partition was emptied.
 Then the publisher's rows differ from the copied rows, which do not change. So each followed table
-has a ``Known``: the numbers that its rows here depend on, and the position in the stream at which
-they were read. They are read again
+has a ``Known``: the catalog numbers (OIDs, file nodes, xids) on which its rows here depend, and the
+LSN at which they were read. A *look* reads them again
 
-- when a session begins, which covers what happened while the node was away,
-- before the first row under each Relation message: the server sends one after every change of a
-  table or of its publications,
+- when a session begins, to find changes made while the node was away,
+- before the first row under each Relation message: the server sends a Relation message after every
+  change of a table or of its publications,
 - before each commit to a table with enums or composite types, which no message describes,
 - when a change does not find its row,
 - every few seconds.
@@ -17,11 +17,11 @@ they were read. They are read again
 A new type or name is sent with the table's next change, so such a difference waits for that change.
 If the stream passes the difference without a change, the table gets an error.
 
-Numbers are never reused, so no change is lost between two looks. pg_upgrade assigns some of them
-anew; ``carried_over`` first translates a table's ``Known`` to the new ones. A difference took
+Numbers are never reused, so no change is lost between two looks. pg_upgrade assigns some numbers
+anew; ``carried_over`` first translates a table's ``Known`` to the new numbers. A difference took
 effect between the last look and this one, and ends in one of three ways. It changes no row here and
-is noted; it is also made here, in place (a label, a constant in an added column); or it is an error
-of the table, which ``schema_change`` and ``on_table_error`` treat like other changes.
+is only noted; or the same change is made here, in place (a label, a constant in an added column);
+or the table gets an error, which ``schema_change`` and ``on_table_error`` treat like others.
 
 ``walreceiver.table_definition`` makes the looks. This module compares them for the open targets and
 returns errors of tables. ``in_place`` makes the changes in place.
@@ -76,7 +76,7 @@ LOOK_INTERVAL: Final = 5.0
 """Seconds between two looks at all tables."""
 
 SAVE_INTERVAL: Final = 60.0
-"""Seconds after which an unchanged ``Known`` is saved again, with the position of a newer look."""
+"""Seconds after which an unchanged ``Known`` is saved again, with the LSN of a newer look."""
 
 _SHARE: Final = 50
 """The pause after a look as a multiple of its duration: looks take at most 1/50 of the time."""
@@ -85,7 +85,7 @@ _SHARE: Final = 50
 _XIDS: Final = 2**32
 
 _TRUNCATES: Final = 16
-"""The number of a table's TRUNCATEs to remember: the next look comes before there are more."""
+"""The number of a table's TRUNCATEs to remember. The next look comes before there are more."""
 
 
 class FillKind(Enum):
@@ -111,8 +111,8 @@ UNKNOWN: Final = Fill(FillKind.UNKNOWN)
 @dataclass(frozen=True, slots=True)
 class Labels:
     """Renamed labels of enums, by column at the publisher. Rows here have the new names; changes up
-    to ``until`` may have the old ones. ``until`` moves on while a transaction older than ``xid`` is
-    open at the publisher."""
+    to ``until`` may have the old names. ``until`` moves on while a transaction older than ``xid``
+    is open at the publisher."""
 
     until: Lsn
     xid: int
@@ -121,16 +121,16 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class SentTruncate:
-    """A TRUNCATE of a table that was sent, with the number of its transaction. ``filled``: this
-    transaction has changed rows after it; ``next``: the lowest number of a later transaction that
-    has done so. A TRUNCATE of leaves removes these rows again, and is not sent."""
+    """A sent TRUNCATE of a table, with its transaction's xid. ``filled``: the same transaction has
+    changed rows after the TRUNCATE; ``next``: the lowest xid of a later transaction that has
+    changed rows. A later TRUNCATE of leaves would remove such rows, and is not sent."""
 
     xid: int
     filled: bool = False
     next: int | None = None
 
     def before(self, xids: Integers) -> SentTruncate:
-        """Return it after these transactions have changed rows following it."""
+        """Return this TRUNCATE with later row changes by the transactions ``xids`` noted."""
         known = [] if self.next is None else [self.next]
         away = (np.append(xids, known).astype(np.int64) - self.xid) % _XIDS
         later = away[(away > 0) & (away < _XIDS // 2)]
@@ -138,11 +138,11 @@ class SentTruncate:
         return SentTruncate(self.xid, self.filled or bool((xids == self.xid).any()), following)
 
     def may_include(self, xid: int) -> bool:
-        """Return whether ``xid`` may be a subtransaction of it: their numbers are greater."""
+        """Return whether ``xid`` may be a subtransaction of ``self.xid``: those are greater."""
         return _is_later(xid, self.xid)
 
     def is_newest_before(self, xid: int) -> bool:
-        """Return whether no later transaction has changed rows before ``xid`` got its number."""
+        """Return whether no later transaction has changed rows before ``xid`` was assigned."""
         return self.next is None or _is_later(self.next, xid)
 
 
@@ -152,9 +152,9 @@ def _is_later(xid: int, other: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PendingFile:
-    """The new file node of a leaf, which the stream may still explain. ``seen``: the first look
-    that saw it; ``survived``: a look has found rows of a TRUNCATE's own transaction in it, which
-    others may have updated since."""
+    """The new file node of a leaf, which the stream may still explain. ``seen``: the LSN of the
+    first look that saw the file; ``survived``: a look has found rows in it that a TRUNCATE's own
+    transaction wrote. Other transactions may have updated those rows since."""
 
     file: int
     seen: Lsn
@@ -163,17 +163,17 @@ class PendingFile:
 
 @dataclass(frozen=True)
 class Known:
-    """Definitions that the rows of a table here depend on. ``lsn``: the position of the look that
-    found them; ``xid``: the oldest transaction that had not ended then. ``origins``: the
-    publisher's column from which the values of each column here came; ``fills``: the fills of
-    columns that were added since the copy, by number. ``left``: the table was found in no
-    publication. ``labels``: labels that were renamed in rows here. ``truncated``: TRUNCATEs
-    of the table that were sent since. ``attached``: partitions that were attached, perhaps
-    with rows that have all been updated since, and the position up to which the stream has to be
-    read to know. ``publications``: those of the subscription then. ``untold``: differences that the
-    next change of the table tells, with the looks between which they took effect; they are reasons
-    for an error if the stream gets past the second look without a change. ``pending``: new
-    files of leaves that the stream may still account for.
+    """Definitions on which a table's rows here depend.
+
+    ``lsn``: the LSN of the look that found them; ``xid``: the oldest running transaction then;
+    ``publications``: the subscription's publications then. ``origins``: for each column here, the
+    publisher's column from which its values came; ``fills``: the fills of columns added since the
+    copy, by number. ``left``: the table was found in no publication. ``labels``: labels that were
+    renamed in rows here. ``truncated``: TRUNCATEs of the table sent since. ``attached``: partitions
+    that may have been attached with rows, all updated since; at the given LSN the stream has shown
+    whether. ``untold``: differences that the table's next change shows, with the LSNs between which
+    they took effect; an error if the stream passes the second LSN without a change.
+    ``pending``: new files of leaves that the stream may still explain.
     """
 
     lsn: Lsn
@@ -196,12 +196,12 @@ class Known:
 
     def fill(self, name: str) -> Fill:
         """Return the fill of older rows in a newly published column. If the column existed before,
-        it may hold anything."""
+        its values are unknown."""
         column = self.definition.by_name.get(name)
         return UNKNOWN if column is None else self.fills.get(column.number, UNKNOWN)
 
     def text(self) -> str:
-        """Return the text for the state store."""
+        """Return the JSON text for the state store."""
         kept = {name: origin.row() for name, origin in self.origins.items()}
         fills = {str(n): [fill.kind.value, fill.value] for n, fill in self.fills.items()}
         stored = {
@@ -225,7 +225,7 @@ class Known:
 
     @classmethod
     def parse(cls, text: str) -> Known:
-        """Parse a text that ``text`` has returned."""
+        """Parse the result of ``text``."""
         stored: dict[str, Any] = json.loads(text)
         return cls(
             Lsn.parse(stored["lsn"]),
@@ -251,8 +251,8 @@ def _fields(value: Membership | PartitionLink) -> list[object]:
 
 
 def first_known(found: Definitions, oid: int, held: Collection[str]) -> Known:
-    """Return a ``Known`` from a table's definition. ``held``: the publisher's columns that rows
-    here have."""
+    """Return a ``Known`` from a table's definition. ``held``: the publisher's columns whose values
+    rows here have."""
     raw = found.tables[oid]
     origins = {n: a for n, a in parse_definition(raw).by_name.items() if n in held}
     return Known(found.lsn, found.xid, raw, origins, {}, publications=found.publications)
@@ -260,9 +260,9 @@ def first_known(found: Definitions, oid: int, held: Collection[str]) -> Known:
 
 @dataclass(frozen=True, slots=True)
 class HeldColumns:
-    """The columns of a table here that have the publisher's values. ``names``: the publisher's
-    names for them; ``local``: those of them that keep a type of their own; ``any_rows``: whether
-    the table has rows, which lack the columns that are added."""
+    """The columns of a table here that have the publisher's values. ``names``: their names at the
+    publisher; ``local``: the names of columns that may have another type here; ``any_rows``:
+    whether the table has rows, which would lack values of an added column."""
 
     names: frozenset[str]
     local: frozenset[str] = frozenset()
@@ -271,10 +271,10 @@ class HeldColumns:
 
 @dataclass(frozen=True)
 class LeafQuestions:
-    """Questions that only rows can answer: see ``rows_came_with``, ``rows_are_older`` and
-    ``rows_came_between``. None means that nobody can say before a lock is released.
-    ``may_be_told``: tells whether the stream may still bring the TRUNCATE of the whole table that
-    has given a leaf its file node."""
+    """Questions that only the publisher's rows can answer: see ``rows_came_with``,
+    ``rows_are_older`` and ``rows_came_between``. None: a lock prevents an answer now.
+    ``may_be_told``: returns whether the stream may still send the TRUNCATE of the whole table that
+    gave a leaf its file node."""
 
     came_with_rows: Callable[[int, Sequence[PartitionLink]], bool | None]
     has_older_rows: Callable[[int, int], bool | None]
@@ -283,7 +283,7 @@ class LeafQuestions:
 
 
 def questions(connection: Connection) -> LeafQuestions:
-    """Return the questions, to be asked by a session on the publisher."""
+    """Return the questions, asked over a connection to the publisher."""
     return LeafQuestions(
         lambda leaf, links: rows_came_with(connection, leaf, links),
         lambda leaf, xid: rows_are_older(connection, leaf, xid),
@@ -294,13 +294,12 @@ def questions(connection: Connection) -> LeafQuestions:
 @dataclass(frozen=True)
 class Difference:
     """A difference that a look has found. ``known``: the definitions from now on; ``reasons``: why
-    rows here differ from the publisher's; ``labels``: labels of enums with another name, by column;
-    ``notices``: changes of the publications that select later rows, and not earlier ones;
-    ``pending``: reasons, by leaf, that the stream may still remove, or None; ``survived``: leaves
-    of them with rows from after they got their file; ``since``: the look before the difference took
-    effect, where that is not the last one; ``until``: the position where the look that found it
-    ended; ``renamed``: the table here stands for another one than the one that has its name at the
-    publisher."""
+    rows here differ from the publisher's; ``labels``: renamed labels of enums, by column;
+    ``notices``: changes that concern later rows only, such as altered publications; ``pending``: by
+    leaf, a reason that the stream may still remove, or None; ``survived``: pending leaves with rows
+    from after they got their file. The difference took effect between the looks at ``since`` (None:
+    the last one) and ``until``. ``renamed``: at the publisher, the table's name no longer belongs
+    to the copied relation."""
 
     known: Known
     reasons: tuple[str, ...] = ()
@@ -343,13 +342,13 @@ def compare(
     after = Known(
         found.lsn,
         known.xid if changed.pending else found.xid,  # pending changes are older than this look
-        # compare a table that returns with the memberships that it had until it left
+        # a table that returns is compared with the memberships that it had until it left
         {**raw, "memberships": known.raw.get("memberships", [])} if left else raw,
         _origins(known, now, held),
         fills,
         left,
         _labels(known, found, of_types.coming),
-        # only the next look may see one that was sent
+        # kept until a look can see the TRUNCATE's transaction
         tuple(t for t in known.truncated if changed.pending or not found.seen.has([t.xid])),
         {**known.attached, **dict.fromkeys(changed.attached, found.until)},
         found.publications,
@@ -377,8 +376,8 @@ def _emptied(leaf: LeafDefinition) -> str:
 def _labels(
     known: Known, found: Definitions, renamed: Mapping[str, Mapping[str, str]]
 ) -> tuple[Labels, ...]:
-    """Return the labels that changes may still have under their old names. A transaction that was
-    open at the last look may send old names until it ends."""
+    """Return the renamed labels whose old names changes may still have. A transaction that was open
+    at the last look may send old names until it ends."""
     earlier = (
         replace(each, until=found.until) if each.xid >= known.xid else each for each in known.labels
     )
@@ -386,16 +385,16 @@ def _labels(
 
 
 def _added_since(before: TableDefinition, held: HeldColumns) -> dict[str, AttributeDefinition]:
-    """Return the publisher's columns for those added here since the last look, which has found the
-    fill of their rows."""
+    """Return the publisher's columns, as the last look saw them, for columns added here since: that
+    look found the fill of their rows."""
     return {name: column for name, column in before.by_name.items() if name in held.names}
 
 
 def _origins(
     known: Known, now: TableDefinition, held: HeldColumns
 ) -> dict[str, AttributeDefinition]:
-    """Return the publisher's columns of the columns here, by name. A dropped column stays known:
-    another one may get its name before a change reveals it."""
+    """Return the publisher's columns of the columns here, by name. A dropped column is kept:
+    another column may get its name before a change shows the drop."""
     columns = now.by_name
     origins = {}
     for name in held.names:
@@ -423,8 +422,8 @@ def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
 
 
 def _not_logged(before: TableDefinition, now: TableDefinition) -> Iterator[str]:
-    """Yield a reason if the table was unlogged for a time. ALTER TABLE then makes another TOAST
-    table without a change of a column. A table that is published by name cannot become unlogged."""
+    """Yield a reason if the table may have been unlogged for a time: ALTER TABLE then makes another
+    TOAST table without changing a column. A table published by name cannot become unlogged."""
     rewritten = before.toast and now.toast and before.toast != now.toast
     same = (before.columns, before.attributes) == (now.columns, now.attributes)
     named = any(m.kind == "t" and not m.relation for m in now.memberships)
@@ -444,7 +443,7 @@ def _changed_columns(
     for name in sorted(held.names):
         origin, column = known.origins.get(name), columns.get(name)
         if origin is None or column is None:
-            continue  # the next Relation message tells of a column that is gone
+            continue  # the next Relation message shows that the column is gone
         if origin.number != column.number:
             yield f'Column "{name}" is another one: the former was dropped or renamed'
         elif column.attribute.generated and origin.expression != column.expression:
@@ -463,8 +462,8 @@ def _changed_columns(
 def _retyped(
     known: Known, before: TableDefinition, now: TableDefinition, held: HeldColumns, *, widens: bool
 ) -> Iterator[str]:
-    """Yield a reason for each column whose Delta type changes, too. The next change of the table
-    has the new type."""
+    """Yield a reason for each rewritten column whose Delta type also changes. The next change of
+    the table has the new type."""
     columns, rewritten = now.by_name, _rewritten(before, now)
     for name in sorted(held.names - held.local):
         origin, column = known.origins.get(name), columns.get(name)
@@ -479,7 +478,7 @@ def _retyped(
 
 
 def _base_of(column: AttributeDefinition, table: TableDefinition) -> int:
-    """Return a column's type without its domains; values have the same texts under both."""
+    """Return a column's type without domains; a domain does not change the text of values."""
     return _under_domains(column.attribute.type_oid, {each.oid: each for each in table.types})
 
 
@@ -499,7 +498,7 @@ def _prints_otherwise(before: int, now: int) -> bool:
 
 
 def _keeps_type(origin: Attribute, column: Attribute) -> bool:
-    """Return whether Delta's type is the same. If not, the Relation message shows it."""
+    """Return whether the Delta type is the same. If not, the Relation message shows the change."""
     before = arrow_type(origin.type_oid, origin.typmod)
     return bool(before.equals(arrow_type(column.type_oid, column.typmod)))
 
@@ -530,7 +529,7 @@ def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[
 def _as_of_now(
     fill: Fill, column: AttributeDefinition, before: TableDefinition, now: TableDefinition
 ) -> Fill:
-    """Return the present fill: the text of a constant may change with its type."""
+    """Return the present fill: a constant's text may change with its type."""
     types = {each.oid: each for each in now.types}
     changed = _TypeChanges.between(before, now).oids & _reached(column.attribute.type_oid, types)
     if fill.kind is not FillKind.CONSTANT or not changed:
@@ -556,8 +555,8 @@ def _unsent_columns(
 def _fill_of_new(
     column: AttributeDefinition, now: TableDefinition, *, rewritten: bool, whole: bool
 ) -> Fill:
-    """Return the fill of a new column. ``whole``: all columns are published, so the column got no
-    values before."""
+    """Return the fill of a new column. ``whole``: all columns are published, so the column has had
+    no values that were not sent."""
     in_leaves = any(column.attribute.name in leaf.missing for leaf in now.leaves)
     if rewritten or not whole or column.attribute.generated or in_leaves:
         return UNKNOWN
@@ -568,8 +567,8 @@ def _fill_of_new(
 
 @dataclass(frozen=True)
 class _TypeChanges:
-    """Changes of types, by the types' OIDs. ``renamed``: labels that have other names;
-    ``for_a_time``: a label that had another name and has its own again; ``shaped``: composite types
+    """Changes of types, by the types' OIDs. ``renamed``: the new names of labels, by old name;
+    ``for_a_time``: a label that was renamed and has its old name again; ``shaped``: composite types
     with other attributes."""
 
     renamed: Mapping[int, dict[str, str]]
@@ -606,8 +605,8 @@ class _TypeChanges:
 
 @dataclass(frozen=True)
 class _LabelsAndReasons:
-    """Changes of the types of a table's columns. ``here``: renamed labels, by the columns here that
-    hold them; ``coming``: renamed labels, by all columns whose changes may have them; ``reasons``:
+    """Changes of the types of a table's columns. ``here``: renamed labels, by columns of the table
+    here; ``coming``: renamed labels, by all columns whose changes may have them; ``reasons``:
     changes that cannot be made in place."""
 
     here: dict[str, dict[str, str]]
@@ -660,9 +659,9 @@ def _later(
     uses: Collection[TypeDefinition],
     types: Mapping[int, TypeDefinition],
 ) -> bool:
-    """Return whether the types of a column that no look has seen were altered after it was added.
-    If the column's own type is an enum, ``other_labels`` compares its labels with those of its
-    changes."""
+    """Return whether a column's types were altered after the column was added, before any look saw
+    it. If the column's own type is an enum, ``other_labels`` compares the enum's labels with those
+    in changes."""
     return any(
         0 < (xid - column.changed) % _XIDS < _XIDS // 2
         for each in uses
@@ -672,8 +671,8 @@ def _later(
 
 
 def _labels_again(known: Known, now: TableDefinition) -> Iterator[str]:
-    """Yield a reason for each renamed label whose old name another label has now: coming changes
-    may mean either."""
+    """Yield a reason for each renamed label whose old name now belongs to another label: coming
+    changes may mean either."""
     names = {label for each in now.types for _, label in each.labels}
     for labels in known.labels:
         for column, renamed in labels.renamed.items():
@@ -696,8 +695,8 @@ def _reached(oid: int, types: Mapping[int, TypeDefinition]) -> set[int]:
 
 
 def _enum_of(oid: int, types: Mapping[int, TypeDefinition]) -> int | None:
-    """Return the enum of a column's type, or of its domain's. Arrays are texts here, so they have
-    none."""
+    """Return the column's type if it is an enum or a domain over one, else None. Arrays of enums
+    are kept as text here, and do not count."""
     oid = _under_domains(oid, types)
     return oid if oid in types and types[oid].labels else None
 
@@ -705,10 +704,10 @@ def _enum_of(oid: int, types: Mapping[int, TypeDefinition]) -> int | None:
 @dataclass(frozen=True)
 class _LeafChanges:
     """Changes of partitions. ``notices``: changes that concern only later rows; ``attached``: names
-    of partitions that have no row from before they were attached; ``pending``: possible reasons by
-    leaf, where a TRUNCATE that is still to come may have given the leaf another file node, or
-    nobody can read it now; None if one that was sent accounts for it; ``places``: tables whose new
-    links belong to pending leaves; ``survived``: as of ``Difference``."""
+    of partitions that have no row from before they were attached. ``pending``: by leaf, a possible
+    reason, if the stream may still send the TRUNCATE that gave the leaf its file node, or the leaf
+    cannot be read now; None if a sent TRUNCATE explains the file. ``places``: tables whose new
+    links belong to pending leaves; ``survived``: as in ``Difference``."""
 
     reasons: tuple[str, ...]
     notices: tuple[str, ...] = ()
@@ -781,9 +780,9 @@ def _changed_leaves(
 def _has_other_file(
     leaf: LeafDefinition, old: LeafDefinition | None, brought: Sequence[PartitionLink]
 ) -> bool:
-    """Return whether a leaf may have got its file since it was known, or was in the tree. A new
-    table's file has the table's OID as its number. An attached table may have had another file
-    before; a new file also writes its row in pg_class, as ATTACH does."""
+    """Return whether a leaf may have got a new file since the last look, or since it was attached.
+    A new table's file has the table's OID as its number. An attached table may have got its file
+    earlier: ATTACH writes its row in pg_class, and only a later write can mean a later file."""
     if old is not None:
         return leaf.filenode != old.filenode
     written = all(_is_later(leaf.changed, link.attached) for link in brought)
@@ -796,9 +795,8 @@ def _was_emptied(
     """Return whether a TRUNCATE that was not sent has emptied a leaf with another file. None if
     that cannot be known yet. ``seen``: a look has seen the leaf before.
 
-    The last transaction that wrote the row in pg_class is a TRUNCATE's of the whole table, a
-    subtransaction of it, or one that changed the leaf otherwise. After a TRUNCATE no older row is
-    left.
+    The leaf's row in pg_class was last written by the transaction of a TRUNCATE of the whole table,
+    by a subtransaction of it, or by another change of the leaf. A TRUNCATE leaves no older rows.
     """
     if any(leaf.changed == sent.xid for sent in known.truncated):
         return False
@@ -815,7 +813,7 @@ def _was_emptied(
 
 
 def _is_of_a_sent_truncate(known: Known, leaf: LeafDefinition, *, survived: bool) -> bool:
-    """Return whether a TRUNCATE of the whole table, sent up to now, explains a leaf's file.
+    """Return whether a TRUNCATE of the whole table that was already sent explains a leaf's file.
     ``survived``: the result of ``_have_rows_survived``."""
     return any(
         sent.may_include(leaf.changed)
@@ -828,8 +826,8 @@ def _is_of_a_sent_truncate(known: Known, leaf: LeafDefinition, *, survived: bool
 def _have_rows_survived(
     known: Known, now: TableDefinition, leaf: LeafDefinition, ask: LeafQuestions
 ) -> bool:
-    """Return whether a look has found rows that a sent TRUNCATE's own transaction wrote to files of
-    the leaf's age: nobody has emptied them since."""
+    """Return whether a look has found rows that a sent TRUNCATE's own transaction wrote to the leaf
+    or to leaves changed together with it: nobody has emptied these leaves since."""
     pending = known.pending.get(leaf.oid)
     if pending is not None and pending.file == leaf.filenode and pending.survived:
         return True
@@ -847,8 +845,8 @@ def _changed_memberships(
     known: Known, before: TableDefinition, now: TableDefinition, publications: Collection[str]
 ) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
     """Return whether the table is in no publication, why changes may be missing, and notices of
-    other selections of changes. The user decides which publications a subscription has, so those
-    added or removed here do not count."""
+    publications that select other changes. The user decides which publications a subscription has,
+    so publications added to or removed from it do not count."""
     if not now.memberships:
         gone = "it is in none of the subscription's publications any more"
         return True, (), () if known.left or not before.memberships else (gone,)
@@ -876,7 +874,7 @@ def _changed_memberships(
 def _covered(
     entry: Membership, before: Collection[Membership], now: Collection[Membership]
 ) -> bool:
-    """Return whether another publication has always published all changes of an entry."""
+    """Return whether another publication published all changes of an entry at both looks."""
     return any(
         other in now
         and (other.columns, other.row_filter) == (None, None)
@@ -892,8 +890,8 @@ def _other_changes(entry: Membership) -> str:
 def _changed_membership(
     entry: Membership, now: Collection[Membership]
 ) -> tuple[str | None, str | None]:
-    """Return why published changes of an entry may be missing, or else a notice. A change of owner
-    does not matter, nor does a table's move under FOR ALL TABLES."""
+    """Return why published changes of an entry may be missing, or else a notice. A change of the
+    publication's owner does not matter, nor does a table's move under FOR ALL TABLES."""
     named = [other for other in now if other.name == entry.name]
     if any(other.publication != entry.publication for other in named):
         return f'Publication "{entry.name}" was dropped and created again', None
@@ -919,8 +917,8 @@ def _changed_membership(
 
 
 def _was_moved(before: str, now: str) -> bool:
-    """Return whether a table was moved or renamed in between. A change of owner, which also writes
-    its row, does not count."""
+    """Return whether a table was moved or renamed between two looks. A change of its owner, which
+    also writes the catalog row, does not count."""
     (moved, _, owner), (moved_now, _, owner_now) = before.partition(" "), now.partition(" ")
     return moved != moved_now and owner == owner_now
 
@@ -930,11 +928,11 @@ def carried_over(
 ) -> Known:
     """Return a table's ``Known`` in pg_upgrade's new numbers.
 
-    pg_upgrade keeps OIDs of relations and types, file nodes, numbers of columns and of
-    transactions. It gives other OIDs to publications, its own transactions restore every row of the
-    catalogs, and another version writes expressions in another way. ``raw``: the present
-    definition; ``since``: rows written after the upgrade. Everything else is unchanged and takes
-    the new numbers; rows written since stay unequal, so that ``compare`` finds them.
+    pg_upgrade keeps OIDs of relations and types, file nodes, column numbers and xids. It gives
+    publications other OIDs and restores every catalog row in transactions of its own, and the new
+    version may store expressions differently. ``raw``: the present definition; ``since``: catalog
+    rows written after the upgrade. All other rows are unchanged and take the new numbers; the rows
+    written since stay unequal, so that ``compare`` finds them.
     """
     before, now = known.definition, parse_definition(raw)
     files = {oid: before.filenode, **{leaf.oid: leaf.filenode for leaf in before.leaves}}
@@ -971,7 +969,7 @@ def carried_over(
         ],
     }
     origins = {name: attribute(origin) for name, origin in known.origins.items()}
-    # No change of the former cluster, with any labels, can still come.
+    # The old cluster sends no more changes, so none with old labels can come.
     return replace(
         known,
         lsn=upgrade.lsn,
@@ -986,8 +984,8 @@ def carried_over(
 def _carried_types(
     types: Collection[Sequence[Any]], now: TableDefinition, since: WrittenSince
 ) -> list[list[Any]]:
-    """Return the earlier types with their labels' present transactions and places, unless a label
-    was written since."""
+    """Return the earlier types with the present xid and place of each label that was not written
+    since."""
     kinds = {each.oid: each.marks for each in now.types}
     carried = []
     for oid, kind, parts, labels, attributes in types:
@@ -1039,7 +1037,7 @@ class WatchedTarget(Protocol):
 
     @property
     def marker(self) -> Lsn | None:
-        """The position up to which the target has the publisher's changes."""
+        """The LSN up to which the target has the publisher's changes."""
 
 
 _Target = TypeVar("_Target", bound=WatchedTarget)
@@ -1048,14 +1046,14 @@ Save = Callable[[SubscriptionRel, str], object]
 
 
 class DefinitionWatch:
-    """Look at definitions for one session. The applying thread uses it; other threads, too, call
-    ``covers``."""
+    """The looks of one session. The applying thread uses them; ``applyparallelworker``'s thread
+    calls only ``labels`` and ``has_partitions``."""
 
     def __init__(
         self, subscription: Subscription, save: Save, connect: Callable[[], Connection]
     ) -> None:
-        """``save``: records a table's ``Known``. ``connect``: opens another session on the
-        publisher, while the stream uses the first one."""
+        """``save``: records a table's ``Known``. ``connect``: opens another connection to the
+        publisher, while the stream uses the session's."""
         self._subscription = subscription
         self._save, self._connect = save, connect
         self._connection: Connection | None = None
@@ -1063,24 +1061,24 @@ class DefinitionWatch:
         self._seen: dict[str, SeenTransactions] = {}
         """The transactions visible to the last look at each table."""
         self._renamed: dict[tuple[str, tuple[str, str] | None], tuple[Lsn, Lsn]] = {}
-        """The looks between which a table was renamed or dropped, by its old name: the difference
-        counts once the stream has reached the second one."""
+        """The LSNs of the looks between which a table was renamed or dropped, by its sync id and
+        new name: the difference counts once the stream has reached the second LSN."""
         self._leaf_seen: dict[tuple[str, int, int], Lsn] = {}
-        """The first look that saw a leaf's file, by table, leaf and file: a TRUNCATE of the whole
-        table that gave the leaf this file is in the stream before this look."""
+        """The LSN of the first look that saw a leaf's file, by table, leaf and file: a TRUNCATE of
+        the whole table that gave the leaf this file is in the stream before this LSN."""
         self._pending: dict[str, Mapping[int, str | None]] = {}
-        """Reasons for an error of a table, by leaf, which count if no TRUNCATE of the leaf
-        comes."""
+        """Reasons for an error of a table, by leaf, which count if the stream sends no TRUNCATE
+        that explains the leaf's file."""
         self._saved: dict[str, tuple[float, int]] = {}
         self._due = time.monotonic() + LOOK_INTERVAL
         self._told: set[tuple[str, str]] = set()
-        """Notices that were logged and are not to be repeated, by table."""
+        """Notices, by table, that were logged and are not repeated."""
         self._since: WrittenSince | None = None
         self._blind = False
         """True if the publisher is a node, whose catalogs lack these numbers."""
 
     def close(self) -> None:
-        """End the session on the publisher."""
+        """Close the connection for looks."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -1089,7 +1087,7 @@ class DefinitionWatch:
         self, connection: Connection, targets: Sequence[_Target], applied: Lsn
     ) -> list[tuple[_Target, Difference]]:
         """Load each table's ``Known``, and look once by the session's own connection. A table
-        without one is accepted as it is."""
+        without a ``Known`` is accepted as it is."""
         for target in targets:
             if target.rel.definition is not None:
                 self._known[target.rel.sync_id] = Known.parse(target.rel.definition)
@@ -1099,8 +1097,8 @@ class DefinitionWatch:
         return found
 
     def _tell_of_unlogged(self, target: WatchedTarget) -> None:
-        """Log the partitions whose changes are not in the publisher's WAL. Copies have their rows
-        of that time."""
+        """Log the partitions whose changes are not in the publisher's WAL. A copy has their rows as
+        of the copy."""
         known = self._known.get(target.rel.sync_id)
         names = [] if known is None else [e.name for e in known.definition.leaves if not e.logged]
         if names:
@@ -1112,8 +1110,8 @@ class DefinitionWatch:
             )
 
     def covers(self, target: WatchedTarget, lsn: Lsn, xids: Collection[int]) -> bool:
-        """Return whether a look at a table came after the publisher had reached a position, and
-        could see the transactions up to there."""
+        """Return whether the last look at a table came after the publisher had reached ``lsn``, and
+        could see the transactions ``xids``."""
         if self._blind or target.rel.relid is None:
             return True
         known, seen = self._known.get(target.rel.sync_id), self._seen.get(target.rel.sync_id)
@@ -1150,24 +1148,24 @@ class DefinitionWatch:
         return UNKNOWN if known is None else known.fill(column)
 
     def labels(self, target: WatchedTarget) -> tuple[Labels, ...]:
-        """Return the labels that coming changes may still have under their old names."""
+        """Return the renamed labels whose old names coming changes may still have."""
         known = self._known.get(target.rel.sync_id)
         return () if known is None else _coming(known, target)
 
     def has_partitions(self, target: WatchedTarget) -> bool:
-        """Return whether a table is published for partitions that it has at the publisher."""
+        """Return whether a table has partitions at the publisher."""
         known = self._known.get(target.rel.sync_id)
         return known is not None and bool(known.definition.leaves)
 
     def has_own_types(self, target: WatchedTarget) -> bool:
-        """Return whether a table has columns of types that the publisher's users can change without
-        a message: labels of enums, attributes of composite types."""
+        """Return whether a table has enums or composite types, whose labels and attributes the
+        publisher's users can change without a message."""
         known = self._known.get(target.rel.sync_id)
         types = () if known is None else known.definition.types
         return any(each.labels or each.attributes for each in types)
 
     def enums(self, target: WatchedTarget, columns: Mapping[str, int]) -> dict[str, int]:
-        """Return the enums whose labels columns hold, by column. ``columns``: types by names."""
+        """Return the OIDs of the columns' enums, by column. ``columns``: type OIDs by name."""
         known = self._known.get(target.rel.sync_id)
         types = {} if known is None else {each.oid: each for each in known.definition.types}
         found = {name: _enum_of(oid, types) for name, oid in columns.items()}
@@ -1198,9 +1196,9 @@ class DefinitionWatch:
     def look(
         self, targets: Sequence[_Target], applied: Lsn, xids: Collection[int] = ()
     ) -> list[tuple[_Target, Difference]]:
-        """Look at tables, and return their differences. ``applied``: the position up to which the
-        stream is applied to tables without a later one of their own; ``xids``: sent transactions
-        that the look has to see. Raises PublisherError, ConnectionFailure."""
+        """Look at tables, and return their differences. ``applied``: the LSN up to which the stream
+        is applied to tables without a later LSN of their own; ``xids``: sent transactions that the
+        look has to see. Raises PublisherError, ConnectionFailure."""
         if self._blind or not targets:
             return []
         try:
@@ -1214,8 +1212,8 @@ class DefinitionWatch:
     def look_at_all(
         self, targets: Sequence[_Target], applied: Lsn
     ) -> list[tuple[_Target, Difference]]:
-        """Look as ``look`` does, and set when the next look is due. An unanswered question is
-        repeated then: a caller that depends on the answer uses ``look`` itself."""
+        """Look as ``look`` does, and set when the next look is due. After a ConnectionFailure, only
+        warn: a caller that depends on the result calls ``look`` itself."""
         began = time.monotonic()
         try:
             return self.look(targets, applied)
@@ -1237,8 +1235,8 @@ class DefinitionWatch:
         truncates: Sequence[tuple[int, int]],
         rows: tuple[Integers, Integers],
     ) -> None:
-        """Note TRUNCATEs of a table that were sent, and changes of its rows, before they are
-        applied. ``truncates``: sequence numbers and transactions; ``rows``: the same of changes."""
+        """Note sent TRUNCATEs and row changes of a table before they are applied. ``truncates``:
+        the sequence number and xid of each TRUNCATE; ``rows``: those of the row changes."""
         known = self._known.get(target.rel.sync_id)
         if known is None or not known.definition.leaves:
             return
@@ -1251,11 +1249,11 @@ class DefinitionWatch:
         self.accept(target, Difference(known))
 
     def sent(self, target: WatchedTarget, leaf: int, name: str) -> SchemaChanged | None:
-        """Return the error of a table with changes of a partition that no look has found: it was
-        created and dropped between two looks. The last look came after these changes."""
+        """Return the error of a table with changes of a partition that no look has found: the
+        partition was created and dropped between two looks. The last look came later."""
         known = self._known.get(target.rel.sync_id)
-        # If a change between them was rolled back, the Relation messages of any two tables are
-        # adjacent, like those of a partitioned table and its leaf.
+        # Relation messages of a root and its leaf are adjacent. So are those of any two tables if
+        # a change between the messages was rolled back.
         if known is None or known.definition.filenode:
             return None
         if leaf in self._pending.get(target.rel.sync_id, {}):
@@ -1266,8 +1264,8 @@ class DefinitionWatch:
         return self.error(target, Difference(known, (reason,)), once=True)
 
     def unproven(self, target: WatchedTarget) -> SchemaChanged | None:
-        """Return the error of a table with a conflict that a partition explains: it may have been
-        attached with rows that have all been updated since, or it was emptied."""
+        """Return the error of a table with a conflict that a partition explains: the partition may
+        have been attached with rows that have all been updated since, or was emptied."""
         known = self._known.get(target.rel.sync_id)
         if known is None:
             return None
@@ -1287,8 +1285,8 @@ class DefinitionWatch:
         self._known[target.rel.sync_id] = known
         now, sync_id = time.monotonic(), target.rel.sync_id
         when, xid = self._saved.get(sync_id, (-SAVE_INTERVAL, None))
-        # Rows are compared with the look's transaction, even after a restart. So a newer look is
-        # saved from time to time.
+        # Rows are compared with the look's xid, even after a restart. So a newer look is saved
+        # from time to time.
         asked = bool(known.definition.leaves or known.labels)
         old = asked and xid != known.xid and now >= when + SAVE_INTERVAL
         if before is None or _stored(before) != _stored(known) or old:
@@ -1331,8 +1329,8 @@ class DefinitionWatch:
         return differences
 
     def _with_pending(self, target: WatchedTarget, difference: Difference) -> Difference:
-        """Return a difference with the first look that saw each pending leaf's file. Sessions may
-        be short, and each would otherwise wait until the stream has reached its own look."""
+        """Return a difference with the first look that saw each pending leaf's file. Otherwise each
+        session, however short, would wait until the stream has reached its own look."""
         pending = {
             leaf: PendingFile(file, seen, leaf in difference.survived)
             for (sync_id, leaf, file), seen in self._leaf_seen.items()
@@ -1343,7 +1341,7 @@ class DefinitionWatch:
     def _known_of(
         self, connection: Connection, target: WatchedTarget, found: Definitions
     ) -> Known | None:
-        """Return a table's ``Known``, in new numbers if pg_upgrade has run since."""
+        """Return a table's ``Known``, translated to new numbers if pg_upgrade has run since."""
         known, upgrade = self._known.get(target.rel.sync_id), self._subscription.upgraded
         oid = target.rel.relid
         if known is None or upgrade is None or known.lsn >= upgrade.lsn or oid is None:
@@ -1363,7 +1361,7 @@ class DefinitionWatch:
         applied: Lsn,
     ) -> list[tuple[_Target, Difference]]:
         """Return the differences of tables that were renamed at the publisher, or dropped and
-        replaced by another one of the name, unless a change has shown it."""
+        replaced by another table of that name, once the stream is past the look that found it."""
         gone = [target for oid, target in oids.items() if oid not in found.tables]
         names = {target.rel.table_name for target in gone}
         publications = self._subscription.publications
@@ -1408,7 +1406,7 @@ class DefinitionWatch:
         self, target: WatchedTarget, difference: Difference, *, once: bool = False
     ) -> SchemaChanged | None:
         """Return the error that stops or parks the table, or causes another copy. Return None and
-        log a message if the difference concerns only later rows, or rows stay as they are.
+        log a message if the difference concerns only later rows, or rows are to stay as they are.
         ``once``: every batch finds the difference, so log it only once."""
         follows = self._subscription.schema_change in FOLLOWING
         reasons = difference.reasons or (difference.notices if follows else ())
@@ -1441,7 +1439,7 @@ class DefinitionWatch:
 
 
 def keep_hint(subscription: str) -> str:
-    """Return the hint how to go on with the present rows."""
+    """Return the hint that says how to keep the present rows."""
     return (
         "To keep the rows here as they are, now and whenever no change tells of others: "
         f"{alter(subscription)} SET (unsent_changes = keep), and then {alter(subscription)} ENABLE."
@@ -1449,13 +1447,13 @@ def keep_hint(subscription: str) -> str:
 
 
 def _told_upto(target: WatchedTarget, applied: Lsn) -> Lsn:
-    """Return the position that the stream has reached for a table."""
+    """Return the LSN that the stream has reached for a table."""
     return max(applied, target.marker or INVALID)
 
 
 def _with_untold(difference: Difference, reached: Lsn) -> Difference:
-    """Return a difference with those ``untold`` reasons added that the stream should have sent by
-    now."""
+    """Return a difference plus the ``untold`` reasons that the stream has passed without a change
+    that shows them."""
     untold = difference.known.untold
     due = {reason: since for reason, (since, seen) in untold.items() if seen <= reached}
     if not due:
@@ -1473,8 +1471,8 @@ def _relations(found: Definitions) -> set[int]:
 
 
 def _coming(known: Known, target: WatchedTarget) -> tuple[Labels, ...]:
-    """Return the renamed labels that changes may still have under their old names: changes up to
-    ``until`` are not all applied, or one of their transactions was open at the last look."""
+    """Return the renamed labels whose old names changes may still have: not all changes up to
+    ``until`` are applied, or one of their transactions was open at the last look."""
     marker = target.marker or INVALID
     return tuple(each for each in known.labels if each.until > marker or each.xid > known.xid)
 

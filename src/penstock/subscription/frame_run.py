@@ -1,6 +1,6 @@
 """Frames of a transaction that has not committed, in memory or on disk.
 
-A run collects XLogData frames and returns them, or their file. After the commit they become pieces
+A run collects XLogData frames and returns them, or their file. After the commit, runs become pieces
 of the ``inbox``.
 """
 
@@ -42,12 +42,12 @@ class FrameRun:
         return FrameRun(frames, size=self.size)
 
     def keep(self, count: int) -> None:
-        """Forget all frames but the first ones."""
+        """Forget all frames but the first ``count``."""
         del self.frames[count:]
         self.size = sum(map(len, self.frames))
 
     def drop_pending(self) -> None:
-        """Drop the work begun ahead of the commit, for which the run then waits."""
+        """Drop the work begun before the commit; the run then waits for the commit."""
         if self.pending is not None:
             self.pending.forget()
             self.pending = None

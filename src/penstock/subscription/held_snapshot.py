@@ -1,10 +1,10 @@
 """The snapshot of a round of copies: how far and how long it holds back the publisher.
 
 Every few seconds this module asks the publisher for the xmin that VACUUM does not pass and for the
-WAL that the temporary slot retains. It reports both with the time since when the snapshot is held.
+WAL that the temporary slot retains. It reports both, and since when the snapshot has been held.
 After copy_snapshot_timeout no further table is begun at this snapshot. Copies that have begun are
-finished, as another round would not be faster; the other tables are copied in the next round. So
-one table alone may hold a snapshot for longer.
+finished, because another round would not be faster; the other tables are copied in the next round.
+So a single table may hold a snapshot for longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.walreceiver.publisher import Publisher
 log = logging.getLogger(__name__)
 
 _ASK_S: Final = 5.0
-"""Seconds between two questions to the publisher."""
+"""Seconds between two queries to the publisher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class SnapshotHorizon:
 
 
 class HeldSnapshot:
-    """Watch the snapshot of one round, from its beginning. Call ``tell`` with the horizon, and with
-    None at the end."""
+    """The snapshot of one round, watched from its beginning. ``tell`` is called with the horizon,
+    and with None at the end."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class HeldSnapshot:
             self._over = True
 
     def waits_for(self, table: str) -> bool:
-        """Return whether a table is still to be copied at this snapshot."""
+        """Return whether a table may still be copied at this snapshot."""
         if not self._over or table in self._begun:
             return True
         if not self._told:

@@ -1,8 +1,8 @@
 """Open the histories of a subscription's tables, and find where each begins.
 
-Each history table has all changes up to its own LSN. As a batch is committed to the history first,
-that LSN is at least the LSN of the followed table. If it is lower (the option was off, the table
-was copied again), the history begins again with the table's live rows as of the table's LSN.
+Each history table has all changes up to its own LSN. A batch is committed to the history first, so
+that LSN is at least the followed table's LSN. If it is lower (the option was off, or the table was
+copied again), the history begins again with the table's live rows as of the table's LSN.
 ``apply.fold_share`` adds batches; ``pipeline.history`` makes the rows.
 """
 
@@ -43,13 +43,13 @@ def begin_history(
     earlier: Collection[str] = (),
 ) -> DeltaTable:
     """Open the history of a target, and begin it again if it lacks changes that the target has.
-    ``earlier``: app ids of subscriptions from which the target may have been taken over, and its
-    history with it.
+    ``earlier``: app ids of subscriptions from which the target and its history may have been taken
+    over.
 
-    Raises the errors of ``open_history``, and NotInPrerequisiteState if it cannot begin now.
+    Raises the errors of ``open_history``; NotInPrerequisiteState if the history cannot begin now.
     """
     history = open_history(warehouse, target.rel.table_name, target.table.schema)
-    # The log entries read here must be durable, as for the table (``Targets.open``).
+    # The Delta log entries read here must be durable, as for the table (``Targets.open``).
     warehouse.storage.sync_folder(log_folder(history.uri))
     has, lsn = history.transaction_version(app_id), target.marker or INVALID
     if has is None and (taken := _taken_over(history, target, earlier)) is not None:
@@ -72,8 +72,8 @@ def begin_history(
 
 
 def _taken_over(history: DeltaTable, target: Target, earlier: Collection[str]) -> int | None:
-    """Return the position up to which a history has the changes of the last subscription that
-    filled the table; None if it lacks some of them."""
+    """Return the LSN up to which a history has the changes of the last subscription that filled the
+    table; None if the history lacks some of them."""
     filled = [(target.table.transaction_version(one) or 0, one) for one in earlier]
     marker, newest = max(filled, default=(0, ""))
     has = history.transaction_version(newest) or 0
@@ -81,7 +81,7 @@ def _taken_over(history: DeltaTable, target: Target, earlier: Collection[str]) -
 
 
 class TransactionStamps:
-    """Make the ``Stamps`` of one batch, piece by piece. ``xids``: the transactions so far."""
+    """The ``Stamps`` of one batch, made piece by piece. ``xids``: its transactions so far."""
 
     def __init__(self) -> None:
         self.xids: set[int] = set()

@@ -1,9 +1,9 @@
 """Commits in doubt: they failed, but may have taken effect, or may still arrive.
 
 This module commits a table's staged changes and remembers the commits in doubt. Later it finds
-whether a table's marker is such a commit, or commits in the version where one could still arrive. A
-subscription has one ``InDoubtCommits``, as a commit may arrive after its session has ended, and
-even after its worker.
+whether a table's marker comes from a commit in doubt, or takes the version at which such a commit
+could still arrive. A subscription has one ``InDoubtCommits`` for all its workers, because a commit
+may arrive after its session and even its worker have ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class InDoubtCommits:
         self._commits: set[tuple[str, int]] = set()
 
     def commit(self, table: DeltaTable, app_id: str, lsn: Lsn, operation: str) -> None:
-        """Commit the staged changes, up to an LSN. Raises the errors of ``DeltaTable.commit``."""
+        """Commit the changes staged up to ``lsn``. Raises the errors of ``DeltaTable.commit``."""
         try:
             table.commit(app_id=app_id, version_marker=lsn, operation=operation)
         except StorageError:
@@ -37,10 +37,10 @@ class InDoubtCommits:
 
     def shut_out(self, table: DeltaTable, marker: int | None) -> None:
         """Make sure that no commit in doubt can arrive in a table any more: another commit takes
-        its version. A partition must not get a batch that has been applied again since.
+        its version. A commit that arrives late would apply its batch to a partition twice.
 
         ``marker``: the table's own. If a commit in doubt has the same marker, it has arrived.
-        Raises CommitConflict if one has arrived just now, StorageError.
+        Raises StorageError; CommitConflict if a commit in doubt has just arrived.
         """
         waiting = {lsn for table_id, lsn in self._commits if table_id == table.id}
         if not waiting:
@@ -50,7 +50,7 @@ class InDoubtCommits:
         self._commits.difference_update({(table.id, lsn) for lsn in waiting})
 
     def has(self, table: DeltaTable, marker: int) -> bool:
-        """Return whether a table's marker is that of a commit in doubt, which then has arrived."""
+        """Return whether a table's marker is that of a commit in doubt: the commit has arrived."""
         if (table.id, marker) not in self._commits:
             return False
         log.info('a commit to table "%s" at %s has arrived late', table.name, Lsn(marker))

@@ -1,9 +1,9 @@
 """Repeat changes of a publisher's definitions in the rows here.
 
-A change is renamed labels of an enum, or added columns with the constant that older rows get. It
-becomes one commit of each of the target's Delta tables, with files rewritten where rows change. The
-commit is not part of a batch, so the caller loads the table again. A crash leaves a table unchanged
-or fully changed. It may leave a partitioned table changed in part, which is then changed again.
+A change renames labels of an enum, or adds columns with a constant for older rows. It becomes one
+commit of each of the target's Delta tables, with files rewritten where rows change. The commit is
+not part of a batch, so the caller loads the table again. A crash leaves a table unchanged or fully
+changed. It may leave a partitioned table changed in part; then the change is made again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _ADD: Final = "ADD COLUMNS"
 
 
 def constant_of(column: Column, text: str) -> pa.Scalar | None:
-    """Return a constant, given as its type's text, in the form of rows here; None if they cannot
-    hold it."""
+    """Convert a constant from its type's text to a value of the column here; return None if the
+    column cannot have it."""
     if column.type == VARIANT:
         return None
     if column.as_text:
@@ -49,8 +49,8 @@ def add_filled(
     values: Mapping[str, pa.Scalar],
     unfilled: Collection[str],
 ) -> None:
-    """Add columns. Those with a constant in ``values`` (by Delta names) hold it in all rows, the
-    others are NULL. ``unfilled``: those of the latter that have values at the publisher. Raises
+    """Add columns. A column with a constant in ``values`` (by Delta names) gets it in all rows,
+    other columns are NULL. ``unfilled``: NULL columns that have values at the publisher. Raises
     CommitConflict, StorageError."""
     for table in reversed(target.tables.values()):
         added = table.schema.lacking(columns)
@@ -68,8 +68,8 @@ def add_filled(
 
 
 def can_rename_labels(target: Target, labels: Mapping[str, Mapping[str, str]]) -> bool:
-    """Return whether columns (by the publisher's names) can be rewritten file by file. That
-    excludes columns that are not stored as text or that partition the table, and tables with a
+    """Return whether the labels' columns (by the publisher's names) can be rewritten file by file.
+    They cannot if they are not stored as text or partition the table, or if the table has a
     history, which keeps earlier rows."""
     columns = target.table.schema.by_source
     held = [columns[name].name for name in labels]
@@ -95,7 +95,7 @@ def rename_labels(target: Target, labels: Mapping[str, Mapping[str, str]]) -> No
 
 
 def with_labels(batch: ChangeBatch, renamed: Sequence[Labels]) -> ChangeBatch:
-    """Return changes with renamed labels. The publisher may have sent them under the old names."""
+    """Return changes with the new names of labels: the publisher may have sent the old names."""
     for labels in renamed:
         old = None if batch.old is None else with_replaced(batch.old, labels.renamed)
         batch = replace(batch, new=with_replaced(batch.new, labels.renamed), old=old)

@@ -5,7 +5,7 @@ transactions in one or more pieces. A piece holds at most ``piece_bytes`` or ``p
 larger transaction has several pieces. Pieces of a transaction that is still arriving are spilled to
 disk, as in reorderbuffer.c. ``full()`` makes the receiver stop reading, so a backlog of finished
 transactions waits in the publisher's WAL and not here. Only the kind byte of each message and the
-fields of Commits are decoded here; clocks are passed in.
+fields of Commits are decoded here; times are passed in.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from penstock.subscription.frame_run import FrameRun
 from penstock.subscription.spool import SpooledFrames, SpooledMessages
 
 BACKLOG_BYTES: Final = 8 << 20
-"""The waiting bytes that show a backlog, or a stream as fast as one. A steady 30,000 small
-transactions a second leave half of that between two batches."""
+"""The number of waiting bytes that shows a backlog, or a stream as fast as a backlog. With a steady
+30,000 small transactions a second, half as many bytes wait between two batches."""
 
 
 class Inbox:
-    """The queue between the receiving thread and the applying one."""
+    """The queue between the receiving thread and the applying thread."""
 
     def __init__(
         self, spool_folder: Path, *, piece_bytes: int, piece_frames: int, memory_bytes: int
@@ -99,8 +99,8 @@ class Inbox:
         with self._changed:
             if self._gathering:
                 return False
-            # Without a finished transaction the applier could take nothing, so the arriving one
-            # goes on, and is spilled.
+            # Without a finished transaction the applier could take nothing, so the rest of the
+            # arriving transaction is read, and spilled.
             return self._in_memory >= self._memory_bytes and self._transactions > 0
 
     def gather(self, on: bool) -> None:
@@ -123,8 +123,8 @@ class Inbox:
         """Return whether to close a batch: a piece or the memory is full, or the stream is quiet,
         or the oldest transaction has waited ``delay`` s, on a fast stream ``backlog_delay`` s.
 
-        A batch has fixed costs. When much arrives, the head of the stream is far away, and fuller
-        pieces reach it sooner.
+        A batch has fixed costs. When much arrives, the stream's end is far away, and fuller pieces
+        reach it sooner.
         """
         with self._changed:
             if not self._transactions:
@@ -138,7 +138,7 @@ class Inbox:
             return age >= longest or self._quiet
 
     def newest_end_lsn(self) -> Lsn:
-        """Return the end of the last waiting transaction; INVALID if none waits."""
+        """Return the end LSN of the last waiting transaction; INVALID if none waits."""
         with self._changed:
             pieces = reversed([*self._sealed, self._open])
             last = next((piece for piece in pieces if piece.transactions), None)
@@ -154,8 +154,8 @@ class Inbox:
         return next(piece for piece in pieces if piece.transactions).first_end_lsn
 
     def take(self, now: float, limit: Lsn | None = None) -> Batch | None:
-        """Return the next batch, without transactions that end beyond ``limit``; None if no
-        transaction is complete."""
+        """Return the next batch, without transactions that end beyond ``limit``; None if no whole
+        transaction is left."""
         with self._changed:
             if not self._transactions:
                 return None
@@ -175,7 +175,7 @@ class Inbox:
 
     def take_upto(self, end_lsn: Lsn, now: float) -> Batch | None:
         """Return the batch that ends at ``end_lsn``, however large it is; None if no transaction
-        ends there or before. Call it once everything up to there has come."""
+        ends there or before. Call it once everything up to ``end_lsn`` has arrived."""
         with self._changed:
             pieces = [*self._sealed, self._open]
             within = [piece.ending_upto(end_lsn) for piece in pieces]
@@ -189,8 +189,8 @@ class Inbox:
             return replace(self._taken(pieces[: last + 1], within[last], now), end_lsn=end_lsn)
 
     def _taken(self, pieces: list[Piece], transactions: int, now: float) -> Batch:
-        """Return the pieces taken from the queue as a batch. Take only so many transactions of the
-        last piece, and put the rest back."""
+        """Return pieces taken from the queue as a batch. Take the first ``transactions``
+        transactions of the last piece, and put the rest back."""
         self._put_back(pieces[-1].cut_after(transactions))
         waiting = [*self._sealed, self._open]
         self._in_memory = sum(piece.size for piece in waiting if piece.spooled is None)
@@ -275,8 +275,8 @@ _SMALL: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Messages that came together. ``commits``: the indexes of Commits; ``end_lsns``: the end LSN
-    of each Commit."""
+    """Messages that arrived together. ``commits``: the indexes of Commits; ``end_lsns``: the end
+    LSN of each Commit."""
 
     chunk: MessageChunk
     commits: NDArray[np.int64]
@@ -298,7 +298,7 @@ class _Part:
         return window(buffer, dtype)[self.chunk.starts[self.commits] + at]
 
     def divided(self, commits: int) -> tuple[_Part, _Part]:
-        """Return the messages up to the Commit with this number, counted from one, and the rest."""
+        """Return the messages up to the Commit number ``commits``, and the rest."""
         at = int(self.commits[commits - 1]) + 1
         begin = _Part(self.chunk.between(0, at), self.commits[:commits], self.end_lsns[:commits])
         rest = self.chunk.between(at, len(self.chunk))
@@ -306,7 +306,7 @@ class _Part:
 
     @classmethod
     def joined(cls, parts: Sequence[_Part]) -> _Part:
-        """Join parts to one."""
+        """Join parts to one part."""
         bases = np.cumsum([0, *(len(part.chunk) for part in parts)]).tolist()
         commits = [part.commits + base for part, base in zip(parts, bases, strict=False)]
         return cls(
@@ -347,8 +347,8 @@ class Piece:
         self.transactions += len(part.commits)
         parts = self.parts
         parts.append(part)
-        # A small part is joined with one of about its size. So each byte is copied only a few
-        # times, and there are few parts in every case.
+        # A small part is joined only with a part of about its size. So each byte is copied only a
+        # few times, and there are always few parts.
         while len(parts) > 1 and _alike(parts[-2].chunk.size, parts[-1].chunk.size):
             parts[-2:] = [_Part.joined(parts[-2:])]
 
@@ -367,7 +367,7 @@ class Piece:
 
     @property
     def finish_lsns(self) -> NDArray[np.uint64]:
-        """The LSNs where the commit records of these transactions begin."""
+        """The LSNs where the commit records of the transactions that end in the piece begin."""
         found = (part.fields(_FINISH_LSN_AT, ">u8") for part in self.parts)
         return np.concatenate([np.empty(0, np.uint64), *found])
 
@@ -386,8 +386,8 @@ class Piece:
 
     @property
     def last_commit_time(self) -> int:
-        """The time at which the last of these transactions committed, us since 1970; 0 if none
-        ends in the piece."""
+        """The commit time of the last transaction that ends in the piece, us since 1970; 0 if none
+        does."""
         last = self._last()
         return 0 if last is None else int(last.fields(_TIME_AT, ">i8")[-1]) + EPOCH_MICROSECONDS
 
@@ -460,15 +460,15 @@ class Batch:
         )
 
     def open_end_lsn(self, piece: int) -> Lsn:
-        """Return the end LSN of the transaction that continues after the piece with this number;
-        the batch's end if none does."""
+        """Return the end LSN of the transaction that continues after the piece with this number; if
+        none does, the batch's end LSN."""
         for follower in self.pieces[piece + 1 :]:
             if follower.transactions:
                 return follower.first_end_lsn
         return self.end_lsn
 
     def halves(self) -> tuple[Batch, Batch]:
-        """Divide a batch of several transactions into two, which replace it."""
+        """Divide a batch of several transactions into two batches, which replace it."""
         left, number = self.transactions // 2, 0
         while left > self.pieces[number].transactions:
             left -= self.pieces[number].transactions

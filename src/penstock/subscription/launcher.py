@@ -2,7 +2,7 @@
 
 The launcher reads the catalog's subscriptions when the change counter has moved. It starts one
 ApplyWorker for each enabled subscription that has not stopped with an error, up to
-max_logical_replication_workers. A subscription beyond that limit gets a worker when another one
+max_logical_replication_workers. A subscription beyond that limit gets a worker when another worker
 ends. A worker that waits for its next try ends if other subscriptions need a worker; on a server
 every failed worker ends. ``worker`` does the work itself.
 """
@@ -73,7 +73,7 @@ def plan(running: Mapping[int, WorkerSpec], wanted: Mapping[int, WorkerSpec]) ->
 
 
 class Launcher:
-    """Keep workers in step with the catalog; the node calls ``step`` again and again.
+    """The workers, kept in step with the catalog; the node calls ``step`` again and again.
 
     A worker that cannot be started does not keep others from starting. A later step tries again.
     """
@@ -91,8 +91,8 @@ class Launcher:
         self._running: dict[int, WorkerSpec] = {}
         self.workers: dict[int, ApplyWorker] = {}
         self._told: frozenset[int] = frozenset()
-        """Subscriptions that the log has reported as without a worker. They are remembered while
-        any waits, so that subscriptions which take turns are reported once."""
+        """Subscriptions for which a missing worker was logged. They are remembered while any of
+        them waits, so that subscriptions that take turns are logged once."""
         self._started: dict[int, float] = {}
         """The time at which each subscription last got a worker."""
         self._gave_way: dict[int, ApplyWorker] = {}
@@ -100,8 +100,8 @@ class Launcher:
 
     @property
     def told_of(self) -> Mapping[int, ApplyWorker]:
-        """The workers to report on: running ones, and those that ended to make room for others. The
-        latter's last error is still valid for the subscription."""
+        """The workers to report on: running workers, and workers that ended to make room for
+        others, whose last error is still valid for the subscription."""
         return {**self._gave_way, **self.workers}
 
     def step(self) -> None:
@@ -118,7 +118,7 @@ class Launcher:
         self._forget_others(wanted)
         due = [oid for oid in todo.start if self._is_due(oid)]
         due.sort(key=lambda oid: self._started.get(oid, -inf))  # each gets its turn
-        # A worker ends early only for a subscription that the log has already reported.
+        # A worker ends early only for a subscription whose missing worker is already logged.
         told = self._told.union(self._gave_way)
         waiting = [oid for oid in due if not self._starts(wanted[oid])]
         if not told.issuperset(waiting):
@@ -129,8 +129,8 @@ class Launcher:
             worker.others_wait = bool(waiting)
 
     def _forget_others(self, wanted: Mapping[int, WorkerSpec]) -> None:
-        """Forget the pauses of subscriptions that are gone or altered; an altered one is retried at
-        once."""
+        """Forget the pauses of subscriptions that are gone or altered; an altered subscription is
+        retried at once."""
         self._started = {oid: at for oid, at in self._started.items() if oid in wanted}
         self._gave_way = {
             oid: past
@@ -168,8 +168,8 @@ class Launcher:
 
     @property
     def has_work(self) -> bool:
-        """True if a worker has ended since the last step, or if one that made room is due and there
-        is room for it."""
+        """True if a worker has ended since the last step, or if a worker that made room is due
+        again and there is room for it."""
         if any(not worker.alive for worker in self.workers.values()):
             return True
         return len(self.workers) < self._most() and any(map(self._is_due, self._gave_way))

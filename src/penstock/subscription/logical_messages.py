@@ -1,7 +1,7 @@
 """Logical messages: rows for the messages that the publisher emits (pg_logical_emit_message).
 
-A message outside a transaction becomes a transaction of its own in the XLogData frames, so it is
-batched and acknowledged like any other. Messages in decoded chunks become rows of the messages
+A message outside a transaction becomes a transaction of its own in the XLogData frames, so that it
+is batched and acknowledged like any other. Messages in decoded chunks become rows of the messages
 table.
 """
 

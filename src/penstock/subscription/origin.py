@@ -44,7 +44,7 @@ def start_lsn(last_cut: Lsn | None, tables: Iterable[TableProgress]) -> Lsn:
 
     A table that was copied at X while the others went on to the cut at L > X still needs the
     changes of (X, L]; the others skip them by their own LSNs. Without a cut the stream begins at
-    the earliest copy; without cut and copy, at 0/0, which means the slot's own position.
+    the earliest copy; without cut and copy, at 0/0, which means the slot's confirmed LSN.
     """
     joining = [t.marker for t in tables if not t.ready and t.marker is not None]
     points = joining + ([last_cut] if last_cut is not None else [])
@@ -72,8 +72,8 @@ def flush_lsn(
 ) -> Lsn:
     """Return the LSN to acknowledge: the last cut (law 1), or less while tables are joining.
 
-    A table copied at X needs every change after X until it is part of the cuts. A running copy
-    will get a point after the cut at which it began. The slot must pass neither.
+    A table copied at X needs every change after X until it is part of the cuts. A running copy will
+    get a consistent point after the cut at which it began. The slot must not pass X or that cut.
     """
     if last_cut is None:
         return INVALID
@@ -91,8 +91,8 @@ def check_state(
     """Check that a subscription's origin gets one of ``most`` states (replorigin_session_setup).
 
     Subscriptions with progress keep their states until they are dropped. The remaining states go to
-    the oldest of the others that should run. ``followed``: oids of the subscriptions with progress.
-    Raises ConfigurationLimitExceeded (53400).
+    the oldest other subscriptions that should run. ``followed``: oids of the subscriptions with
+    progress. Raises ConfigurationLimitExceeded (53400).
     """
     if not most:
         raise ConfigurationLimitExceeded(
@@ -114,26 +114,26 @@ def check_state(
 
 # An advanced origin: pg_replication_origin_advance has moved it forward (origin.c).
 #
-# A cut of the present tables is made at the advanced LSN in the catalog, and the stream goes on
-# from there. If some tables are ahead of others, or transactions are prepared, that is an error
-# instead. Transactions in between are never sent, as on a server.
+# A cut of the present tables is made at the advanced LSN, which the catalog has, and the stream
+# goes on from there. It is an error if some tables are ahead of others, or if transactions are
+# prepared. Transactions in between are never sent, as on a server.
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class AdvancedOrigin:
-    """Read and clear the advanced position that the catalog has for one subscription."""
+    """The advanced LSN that the catalog has for one subscription."""
 
     read: Callable[[], Lsn]
-    """Return the position; INVALID if the origin was not advanced."""
+    """Return the LSN; INVALID if the origin was not advanced."""
     clear: Callable[[Lsn], object]
-    """Forget the given position, as the last cut has reached it. A newer one stays."""
+    """Forget the given LSN, which the last cut has reached. A newer LSN stays."""
 
 
 def are_beyond(wanted: Lsn, last_cut: Lsn | None, tables: Iterable[TableProgress]) -> bool:
     """Return whether some tables have transactions that others may lack, and would never get."""
-    # Without a cut another subscription has filled the tables, each to its own position.
+    # If no cut exists, another subscription filled the tables, each to its own LSN.
     together = wanted if last_cut is None else last_cut
     beyond = any(table.ready and not table.within(together) for table in tables)
     return beyond and wanted > (last_cut or INVALID)
@@ -147,7 +147,7 @@ def advance_to(
     *,
     prepared: bool,
 ) -> Lsn | None:
-    """Return the LSN of the cut to make, or None if the last one is there or beyond.
+    """Return the LSN of the cut to make, or None if the last cut has reached ``wanted``.
 
     ``prepared``: transactions wait for their second phase. Raises NotInPrerequisiteState if some
     tables are ahead of others, or if transactions are prepared.

@@ -1,12 +1,12 @@
 """Parking: stop for a table whose changes cannot be applied, or go on without it (on_table_error).
 
 This module handles an error of one table alone. With ``stop`` it raises the error again, with the
-table's name and all ways to go on, and ends the session. With ``park`` the table leaves the open
+table's name and what the user can do, and ends the session. With ``park`` the table leaves the open
 tables, so it is in no cut and no longer holds back the acknowledged LSN; the other tables go on.
-The catalog records that it is parked before any cut can pass it by, so the next session leaves it
-out too. REFRESH PUBLICATION copies a parked table again, as it does a table whose error has stopped
-the subscription. An error's own hint says how to mend its cause, if that is possible; this module
-adds what to do next.
+The catalog records that it is parked before any cut can omit it, so the next session leaves it out
+too. REFRESH PUBLICATION copies a parked table again, as it does a table whose error has stopped the
+subscription. An error's own hint says how to mend its cause, if that is possible; this module adds
+what to do next.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ _WITHOUT: Final = (
 )
 
 _MENDED_BY_A_COPY: Final = (RelationChanged, StateMismatch)
-"""Errors whose hints are omitted once the table is parked, as the new copy mends them."""
+"""Errors whose hints are omitted once the table is parked, because the new copy mends the cause."""
 
 
 class Parking:
-    """Decide for the tables of one subscription."""
+    """The decisions about errors of one subscription's tables."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Parking:
         return self._subscription.on_table_error == "park" and not self._follows(error)
 
     def to_follow(self, error: BaseException) -> SubscriptionRel | None:
-        """Return the table whose change has ended the session, if the subscription follows it."""
+        """Return the table whose schema change ended the session, if such changes are followed."""
         return self.refused if self._follows(error) else None
 
     def _follows(self, error: BaseException) -> bool:
@@ -142,7 +142,7 @@ def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> Pen
         detail = _sentences(detail, f"It came up at table {table}.")
     if error.alter is not None:
         mended = _sentences(error.hint, _ALTERED.format(alter=begun, statement=error.alter))
-    elif isinstance(error, SchemaChanged):  # its own hint comes last, as it keeps rows that differ
+    elif isinstance(error, SchemaChanged):  # its own hint comes last: it keeps rows that differ
         mended = _sentences(f"Run {_COPIED.format(alter=begun)}", error.hint or "").rstrip()
     elif isinstance(error, HistoryMismatch):  # a new copy would have the same error
         mended = _sentences(error.hint, _MENDED_ALONE.format(alter=begun))

@@ -31,11 +31,11 @@ from penstock.relation import TableName, qualified
 
 @dataclass(slots=True)
 class Leaf:
-    """Hold one leaf of a partitioned target.
+    """One leaf of a partitioned target.
 
-    ``newest``: the table as it is. ``half_applied``: the LSN of a batch that this leaf has and
-    others may lack. ``table``: the table that batches are worked on; it is ``newest``, or the state
-    before that batch.
+    ``newest``: the table's newest version. ``half_applied``: the LSN of a batch that this leaf has
+    and others may lack. ``table``: the table to which batches are applied: ``newest``, or the
+    version before that batch.
     """
 
     name: TableName
@@ -46,7 +46,7 @@ class Leaf:
 
 @dataclass(slots=True)
 class Partitions:
-    """Hold the open leaves of a partitioned target.
+    """The open leaves of a partitioned target.
 
     ``tree``: the catalog's tables that they were opened from, root first. ``touched``: indexes of
     the leaves that the current batch changes.
@@ -102,7 +102,7 @@ def open_partitions(
     """Open all leaves of a partitioned target.
 
     ``tree``: its tables, root first. ``common``: an LSN up to which all leaves certainly have the
-    same batches. ``earlier``: app ids of the subscriptions that the table was taken over from,
+    same batches. ``earlier``: app ids of the subscriptions from which the table was taken over,
     whose batches count as ours.
 
     Raises UndefinedObject for a missing leaf, RelationChanged for a leaf with other columns,

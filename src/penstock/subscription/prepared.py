@@ -1,10 +1,10 @@
 """Prepared transactions between their two phases (worker.c, apply_handle_prepare and its kin).
 
 The frames of a prepared transaction are kept until COMMIT PREPARED, which returns them, or ROLLBACK
-PREPARED. A publisher does not send them again. So they are stored as files in the warehouse and a
-row of the catalog, and outlive the node and its machine. Nobody reads them meanwhile. They are
-durable before any later change is applied or acknowledged (law 1). They are deleted once a cut
-holds their rows.
+PREPARED. A publisher does not send them again. So they are stored as files in the warehouse, with a
+row in the catalog, and survive a loss of the node's machine. Until COMMIT PREPARED the changes are
+in no table. The files are durable before any later change is applied or acknowledged (law 1), and
+are deleted once the changes are in a cut.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def two_phase(
 ) -> TwoPhaseOptions:
     """Return the two-phase commit settings of a session that begins now.
 
-    It is enabled once there are tables and all are ready (AllTablesyncsReady): a transaction that
-    was prepared before a table was copied is in neither the copy nor the stream.
+    Two-phase commit is enabled once there are tables and all are ready (AllTablesyncsReady): a
+    transaction prepared before a table was copied would be in neither the copy nor the stream.
     """
     oid = subscription.oid
     now, rels = catalog.subscription_with_relations(oid)
@@ -90,7 +90,7 @@ def two_phase(
 
 
 class PreparedTransactions:
-    """Keep the prepared transactions of one subscription.
+    """The prepared transactions of one subscription.
 
     The receiving thread calls ``keep``, ``commit`` and ``roll_back``; the applying thread calls
     ``begin`` and ``forget``.
@@ -106,7 +106,7 @@ class PreparedTransactions:
         store = self._store
         with self._lock, store.catalog.read() as t:
             self._xacts = {xact.xid: xact for xact in t.prepared_xacts.all(store.subid)}
-        # The node was killed before it wrote these files' row: the transactions come again.
+        # Files without a row: the node was killed in between, and the transaction is sent again.
         known = {xact.folder for xact in self._xacts.values()}
         for _, prepared, uri in self._folders():
             if uri not in known and prepared > (last_cut or INVALID):
@@ -115,7 +115,7 @@ class PreparedTransactions:
             self.forget(last_cut)
 
     def _folders(self) -> Iterator[tuple[int, Lsn, str]]:
-        """Yield xid, end of the PREPARE, and URI of each transaction in the warehouse."""
+        """Yield the xid, the PREPARE's end LSN and the URI of each transaction in the warehouse."""
         for file in self._store.storage.list(self._store.folder):
             xid, prepared, _ = file.base_name.split("-", 2)
             yield int(xid), Lsn(int(prepared)), f"{self._store.folder}/{file.base_name}"
@@ -131,8 +131,8 @@ class PreparedTransactions:
     ) -> None:
         """Make a transaction durable. Raises StorageError.
 
-        The files of ``runs``, which are all on disk, are copied and deleted. A transaction that
-        comes again replaces its earlier files. If SKIP names it, its rows are left out from now on.
+        The files of ``runs``, which are all on disk, are copied and deleted. A transaction that is
+        sent again replaces its earlier files. If SKIP names the transaction, it is skipped.
         """
         store = self._store
         folder = f"{store.folder}/{message.xid}-{int(message.end_lsn)}-{uuid.uuid4()}"
@@ -161,8 +161,8 @@ class PreparedTransactions:
     def commit(self, message: CommitPrepared) -> tuple[list[FrameRun], tuple[int, ...]]:
         """Return a transaction's frames, and the OIDs of the relations defined in them.
 
-        Both are empty if it is skipped, or was not sent because it changed nothing. Raises
-        UndefinedObject (42704), StorageError.
+        Both are empty if the transaction is skipped, or was not sent because it changed nothing.
+        Raises UndefinedObject (42704), StorageError.
         """
         xact = self._xacts.get(message.xid)
         if xact is None:
@@ -177,8 +177,8 @@ class PreparedTransactions:
     def _check_never_kept(self, message: CommitPrepared) -> None:
         """Raise UndefinedObject if the warehouse has files of an unknown transaction.
 
-        Without files it changed nothing: servers before 18 send only the second phase of such a
-        transaction.
+        Without files the transaction changed nothing: servers before 18 send only the COMMIT
+        PREPARED of such a transaction.
         """
         if any(xid == message.xid for xid, *_ in self._folders()):
             gid = f"pg_gid_{self._store.subid}_{message.xid}"
@@ -193,7 +193,7 @@ class PreparedTransactions:
     def _put_prepared(self, xact: PreparedXact) -> None:
         """Record a transaction, and skip it if SKIP names it.
 
-        As on a server, SKIP is then cleared. A skipped transaction that comes again after a crash
+        As on a server, SKIP is then cleared. A skipped transaction that is sent again after a crash
         stays skipped.
         """
         lsn = xact.prepare_lsn
@@ -212,9 +212,9 @@ class PreparedTransactions:
             log.info("logical replication completed skipping transaction at LSN %s", lsn)
 
     def _put_finished(self, xact: PreparedXact) -> bool:
-        """Record a transaction's second phase; return whether the transaction is skipped.
+        """Record a transaction's COMMIT PREPARED; return whether the transaction is skipped.
 
-        The row is read again, as a statement may have marked it as skipped since.
+        The catalog row is read again: a statement may have marked it as skipped since.
         """
         with self._lock, self._store.catalog.write() as t:
             stored = t.prepared_xacts.find(xact.subid, xact.xid)
@@ -229,8 +229,8 @@ class PreparedTransactions:
         return FrameRun(size=len(content), spooled=spooled)
 
     def roll_back(self, message: RollbackPrepared) -> None:
-        """Forget a transaction that was rolled back. It may be gone already, as the publisher may
-        send its rollback again (LookupGXact)."""
+        """Forget a transaction that was rolled back. It may be gone already, because the publisher
+        may send the rollback again (LookupGXact)."""
         xact = self._xacts.get(message.xid)
         if xact is not None and xact.prepare_end_lsn == message.prepare_end_lsn:
             self._forget([xact])

@@ -6,10 +6,10 @@ if a relation is not the one that was copied. Each change is read with the Relat
 valid at its place in the stream. Changes that a table holds already were checked when they were
 applied, and are not checked again.
 
-A relation is its OID. A known OID under another name is a renamed table; another OID under a known
-name is another table. PostgreSQL matches names, so it stops at the first and mixes rows at the
-second. Penstock stops at both, and records the relation that it found, so REFRESH PUBLICATION
-copies the table again under any later name.
+A relation is identified by its OID. A known OID under another name is a renamed table; another OID
+under a known name is another table. PostgreSQL matches names, so it stops in the first case and
+mixes rows of two tables in the second. Penstock stops in both cases and records the conflict, so
+that REFRESH PUBLICATION copies the table again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _error(targets: Targets, target: Target, seen: _Seen, first: int) -> Penstoc
 def first_message(decoded: DecodedChunk, marker: Lsn | None, open_end: Lsn) -> int:
     """Return the first message of the first transaction that ended after ``marker``.
 
-    Transactions come in commit order, so the table has all earlier ones already.
+    Transactions come in commit order, so the table already has all earlier transactions.
     """
     if marker is None:
         return 0
@@ -127,7 +127,8 @@ def _namesake(
     another relation.
 
     No target is returned for relations that are not in the subscription: their changes are ignored,
-    as by PostgreSQL. A target of an older state store is bound to the first relation of its name.
+    as by PostgreSQL. A target that an older state store left unbound is bound to the first relation
+    of its name.
     """
     for relation in seen.definitions(0):
         target = targets.named(relation.table_name)

@@ -3,10 +3,10 @@
 
 A target's key is chosen from the relation of a change, and holds from that change on. A PRIMARY KEY
 made by CREATE TABLE on the node stays, as a subscriber's does: ``fold`` refuses updates and deletes
-that lack its columns. Any other key is the publisher's replica identity, and the new one replaces
-it: at the publisher its columns are unique and NOT NULL at that place of the stream. The target's
-rows must hold the publisher's values in these columns, or changes would not find them. If they may
-hold others, the old key stays.
+that lack its columns. Any other key is the publisher's replica identity, and a new replica identity
+replaces it: at that point of the stream its columns are unique and NOT NULL at the publisher. The
+target's rows must hold the publisher's values in these columns, or changes would not find them. If
+the rows may hold other values, the old key stays.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def follow_identity(
     name_of: Callable[[str], str | None],
     check_newest: Callable[[Target], None],
 ) -> None:
-    """Stage the key for changes of ``relation``. The table must already have the columns.
+    """Stage the replica identity of ``relation`` as the target's key if the key has to change.
 
-    ``name_of``: returns a subscription's name by its app id. ``check_newest``: raises if the open
-    table is not the newest version. Raises SchemaChanged if columns of the key are no longer
-    published.
+    If rows cannot be found by it, the old key stays, with a warning. The table must already have
+    the columns. ``name_of``: returns a subscription's name by its app id. ``check_newest``: raises
+    if a newer version exists. Raises SchemaChanged if columns of the key are no longer published.
     """
     schema = target.table.schema
     if not keeps_key(schema, relation):
@@ -76,8 +76,8 @@ def follow_identity(
 def living(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> frozenset[str]:
     """Return the app ids of the other subscriptions that fill a table.
 
-    Their publishers have definitions of their own. ``name_of``: returns a subscription's name by
-    its app id, or None if it was dropped.
+    Another subscription's publisher may define the table differently. ``name_of``: returns a
+    subscription's name by its app id, or None if it was dropped.
     """
     others = (each for each in table.app_ids if is_app_id(each) and each != app_id)
     return frozenset(each for each in others if name_of(each) is not None)

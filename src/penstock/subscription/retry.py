@@ -1,10 +1,10 @@
 """The retry rules: decide whether an error is retried or stops the subscription.
 
-The decision, with the pause before the next try, depends on the error and the failures in a row.
-PostgreSQL retries everything for ever. Penstock does so if the cause lies outside and can go away:
-a full disk, a slot that somebody else reads, an object store out of reach. An error that a retry
-cannot heal stops the subscription with its message, so that a person sees it while the publisher
-still keeps the WAL. Retried errors are listed by name. No other module decides this.
+The decision, with the pause before the next try, depends on the error and the number of failures in
+a row. PostgreSQL retries everything for ever. Penstock does so if the cause lies outside of it and
+can go away: a full disk, a slot that somebody else reads, an object store out of reach. An error
+that a retry cannot heal stops the subscription with its message, so that a person sees it while the
+publisher still keeps the WAL. Retried errors are listed by name. No other module decides this.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ _STORAGE_HEALS: Final = (
     "55P03",  # the state store is locked
     "58030",  # io_error: also an object store, or the state store, that is out of reach
 )
-"""The same for a warehouse or state store. A file that is gone (58P01) stays gone."""
+"""SQLSTATEs of a warehouse or state store that heal likewise. A file that is gone (58P01) does
+not."""
 
 
 class Verdict(Enum):

@@ -1,8 +1,8 @@
 """Spool files: the changes of a transaction larger than memory, on local disk until it commits
 (reorderbuffer.c, spill).
 
-A file holds a run of frames or of messages. The files are scratch and are not synced: a restarted
-worker begins with an empty folder, since the publisher sends an unacknowledged transaction again.
+A file holds a run of frames or of messages. The files are not synced: a restarted node begins with
+an empty folder, since the publisher sends an unacknowledged transaction again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SpooledFrames:
 
     @classmethod
     def of_content(cls, folder: Path, content: bytes, count: int) -> SpooledFrames:
-        """Write ``content``, read from another such file, to a new file in ``folder``. Raises
+        """Write the content of another spool file to a new file in ``folder``. Raises
         StorageError."""
         return cls(_new_file(folder, [content]), count)
 
@@ -61,7 +61,7 @@ class SpooledFrames:
 
 @dataclass(frozen=True, slots=True)
 class SpooledMessages:
-    """A spilled chunk: first where its messages begin and end in its buffer, then the buffer."""
+    """A spilled chunk: first the starts and ends of messages in the buffer, then the buffer."""
 
     path: Path
     count: int
@@ -84,7 +84,7 @@ class SpooledMessages:
 
 
 def empty_folder(folder: Path) -> None:
-    """Remove the files of an earlier run."""
+    """Remove the files that an earlier node process has left."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,13 +1,13 @@
-"""Streamed transactions: those that arrive before they have committed (worker.c,
+"""Streamed transactions, which arrive before they have committed (worker.c,
 apply_handle_stream_*, apply_handle_prepare).
 
-The XLogData frames include blocks of streamed transactions (protocol version 2) and prepared ones
-(version 3). The inbox gets the frames of whole transactions in commit order, as version 1 sends
-them, so later code need not know how a transaction arrived. A server writes the blocks to a file
-and applies them after the Stream Commit, or applies them at once in a parallel worker; its rows are
-invisible before the commit. A Delta table has no invisible rows, but it has files that no log entry
-names. With streaming = parallel, full runs are written to such files while the transaction goes on
-(``applyparallelworker``).
+The XLogData frames include blocks of streamed transactions (protocol version 2) and prepared
+transactions (version 3). The inbox gets the frames of whole transactions in commit order, as
+version 1 sends them, so later code need not know how a transaction arrived. A server writes the
+blocks to a file and applies them after the Stream Commit, or applies them at once in a parallel
+worker; the rows are invisible before the commit. A Delta table has no invisible rows, but can have
+files that no Delta log entry names. With streaming = parallel, full runs are written to such files
+while the transaction is open (``applyparallelworker``).
 
     receiving thread                                thread "write ahead"      applying thread
 
@@ -18,21 +18,22 @@ names. With streaming = parallel, full runs are written to such files while the 
                                    v
                                  run on disk  ----> decode, fold, write new
                                                     rows to files
-    Stream Abort             --> of a subtransaction: all from its first frame on is cut off, on
-                                 disk and ahead; of the transaction: nothing is left
+    Stream Abort             --> of a subtransaction: its first frame and all later ones are cut
+                                 off, also from files; of the transaction: all is deleted
     Stream Commit            --> Begin, runs, tail, Commit: one transaction
                                    v
                                  inbox  ------------------------------------> takes the files of a
                                                                               run if they are still
-                                                                              right, else its frames
+                                                                              valid, else its frames
 
     Begin Prepare ... Prepare, Stream Prepare  --> ``prepared``: durable in the warehouse
-    Commit Prepared  --> Begin, the frames from there, Commit: to the inbox
+    Commit Prepared  --> Begin, the kept frames, Commit: to the inbox
     Rollback Prepared  --> forgotten
 
-All transactions' tails share one memory limit, and frames on disk are the truth until the commit.
-Other transactions use a transaction's Relation messages only once it has committed. So this module
-keeps the newest definition of each relation and sends it after a transaction that has an older one.
+All transactions' tails share one memory limit. Until the commit only the frames count, not the
+files written from them. Other transactions use a transaction's Relation messages only once it has
+committed. So this module keeps the newest definition of each relation, and sends it again after a
+transaction that contains an older one.
 """
 
 from __future__ import annotations
@@ -80,16 +81,16 @@ _ROWS: Final = b"IUD"
 _TRUNCATE: Final = ord("T")
 _AFTER_STOP: Final = {b"c": "COMMIT", b"A": "ABORT", b"p": "PREPARE"}
 _SEEN: Final = np.isin(np.arange(256), tuple(b"SEcAbPKrpM"))
-"""Kinds of messages in a backlog that need handling here; others are passed on. Relation messages
-are passed on: only the blocks of a stream need their definitions, and a backlog has no blocks."""
+"""Kinds of messages in a backlog that need handling here; other messages are passed on. So are
+Relation messages: only the blocks of a stream need them here, and a backlog has no blocks."""
 _NO_HEADER: Final = b"w" + bytes(XLOGDATA_HEADER - 1)
 _XID: Final = slice(XLOGDATA_HEADER + 1, XLOGDATA_HEADER + 5)
 _OID: Final = struct.Struct("!I")
 
 
 class StreamedTransactions:
-    """Turn the stream into whole transactions for an ``Inbox``; the receiving thread calls
-    ``add``."""
+    """The open transactions of a stream, which become whole transactions for an ``Inbox``. The
+    receiving thread calls ``add``."""
 
     def __init__(
         self,
@@ -103,8 +104,8 @@ class StreamedTransactions:
         check: Callable[[bytes], None] | None = None,
     ) -> None:
         """``piece_bytes``: the size of a run, and the bound of memory for all open transactions
-        together. ``worker``: starts work on runs of open transactions. ``check``: raises for a
-        Relation message that must not go on."""
+        together. ``worker``: starts work on runs of open transactions. ``check``: raises an error
+        for a Relation message that must not be passed on."""
         self._inbox = inbox
         self._prepared = prepared
         self._spool_folder = spool_folder
@@ -325,7 +326,7 @@ class StreamedTransactions:
             transaction.seal(self._spool_folder)
         runs = transaction.sealed
         for run in runs:
-            run.drop_pending()  # the second phase may come only after another start of the node
+            run.drop_pending()  # COMMIT PREPARED may come only after a restart of the node
         if known:
             first = FrameRun([each.frame for each in known])
             first.spill(self._spool_folder)
@@ -372,15 +373,15 @@ class StreamedTransactions:
             *self._definitions_after(transaction),
             header + encode(commit),
         ]
-        self.surplus += transaction.sealed_frames + len(rest)  # and a Begin for the Stream Commit
+        self.surplus += transaction.sealed_frames + len(rest)  # the Begin is the Stream Commit's
         self._inbox.add_transaction(header + encode(begin), transaction.sealed, rest, now)
 
     def _definitions_after(self, transaction: OpenTransaction) -> list[bytes]:
-        """Return newer Relation messages of the relations for which the transaction has such
-        messages.
+        """Return newer Relation messages of the relations that the transaction defines.
 
-        The publisher uses the newest one that it has sent outside of streamed transactions or in a
-        committed one. A reader of whole transactions must do the same.
+        After the commit, the publisher relies on the newest definition that it has sent, outside of
+        streamed transactions or in a committed one. A reader of whole transactions would otherwise
+        use the transaction's older definition.
         """
         newer: dict[int, bytes] = {}
         for own in transaction.definitions:
@@ -394,7 +395,7 @@ class StreamedTransactions:
 
 
 def _named(frames: Sequence[bytes], kinds: bytes) -> set[int]:
-    """Return the OIDs of the relations that the changes name."""
+    """Return the OIDs of the relations that the frames change."""
     found = {frame[_XID] for frame, kind in zip(frames, kinds, strict=True) if kind in _ROWS}
     oids = {_OID.unpack(oid)[0] for oid in found if len(oid) == _OID.size}
     for frame, kind in zip(frames, kinds, strict=True):
@@ -434,9 +435,9 @@ class SentRelation:
 class OpenTransaction:
     """A transaction that has not committed.
 
-    ``preparing``: the message that began it, if it comes whole and ends with its Prepare; ``used``:
-    the OIDs that such a transaction names. ``first``: for each subtransaction, the number of frames
-    before its first one.
+    ``preparing``: its Begin Prepare, if it is sent whole and ends with a Prepare; ``used``: the
+    OIDs of the relations that such a transaction changes. ``first``: for each subtransaction, the
+    number of frames before its first frame.
     """
 
     xid: int
@@ -467,7 +468,7 @@ class OpenTransaction:
         subtransactions inside it (stream_abort_internal)."""
         start = self.first.get(subxid)
         if start is None:
-            return  # it changed nothing here, or was forgotten with the one around it
+            return  # it changed nothing here, or was forgotten with its parent
         while self.sealed and self.sealed_frames > start:
             run = self.sealed.pop()
             self.sealed_frames -= run.count

@@ -49,10 +49,10 @@ from penstock.walreceiver.stream import ReplicationStream, open_backlog
 log = logging.getLogger(__name__)
 
 _IDLE_CUT_INTERVAL: Final = 1.0
-"""Seconds without a transaction after which the cut moves to the received position."""
+"""Seconds without a transaction after which the cut moves to the received LSN."""
 
 _TICK: Final = 0.02
-"""Seconds between two looks at an idle inbox, at most. They add to the latency."""
+"""The most seconds between two checks of an idle inbox, which add to the latency."""
 
 
 class StreamCatalog(Protocol):
@@ -178,8 +178,8 @@ class ApplyStream:
                 return
 
     def _open_backlog(self) -> Backlog | None:
-        # A copied slot does not know which transactions the slot has sent as prepared, and only a
-        # stream can enable two-phase commit.
+        # A copy of the slot does not know which transactions the slot has sent as prepared, and
+        # only a stream can enable two-phase commit.
         two_phase = self._two_phase.enable or self._two_phase.state is TwoPhaseState.ENABLED
         if self._options.backlog_threshold < 0 or two_phase:
             return None
@@ -215,7 +215,7 @@ class ApplyStream:
             subscription.publications,
             binary=self._binary is not None,
             streaming=subscription.streaming,
-            two_phase=self._two_phase.enable,  # only once, as the slot remembers it
+            two_phase=self._two_phase.enable,  # only once: the slot remembers it
             origin=subscription.origin,
             messages=subscription.messages,
         )
@@ -243,7 +243,7 @@ class ApplyStream:
         return stream
 
     def _tell_warning(self, text: str) -> None:
-        """Log a warning of the publisher, such as one for a publication that it lacks (18)."""
+        """Log a warning of the publisher, such as PostgreSQL 18's for a missing publication."""
         log.warning('subscription "%s": the publisher warns: %s', self._subscription.name, text)
 
     def _acknowledge(self, stream: FrameSource) -> None:
@@ -274,14 +274,14 @@ class ApplyStream:
             upto = self._targets.half_applied
             inbox.gather(upto is not None)
             if upto is not None:
-                # A batch was interrupted between two partitions. It must come first, with its end.
+                # A batch was interrupted between two partitions. It is applied first, to its end.
                 if arrived >= upto:
                     self._apply_again(upto, now, stream)
                 else:
                     inbox.wait(_TICK)
             elif self._requested.due(now) and self._stands_at_limit(arrived, now, stream):
                 inbox.wait(_TICK)
-            elif self._targets.definitions.due():  # before batches, which may wait all the time
+            elif self._targets.definitions.due():  # before batches: one may always be ready
                 self._look_at_definitions()
             elif inbox.ready(now, delay=delay, backlog_delay=options.backlog_delay):
                 if not self._apply_one(now, stream):
@@ -294,8 +294,8 @@ class ApplyStream:
             else:
                 inbox.wait(_TICK)
             self._status.received(position, stream, behind=not inbox.empty())
-        # A publisher before 18 decodes unacknowledged changes under the publications of their time,
-        # and refuses a session that names others. So the cut moves once more here.
+        # A publisher before 18 decodes unacknowledged changes with the publications of their time,
+        # and raises an error if the next session names one that did not exist. So cut once more.
         position = receiver.position
         if inbox.empty() and receiver.error is None and self._targets.half_applied is None:
             self._idle_cut(position, stream)
@@ -312,7 +312,7 @@ class ApplyStream:
                 targets.close(target)
 
     def _take_options(self, receiver: Receiver, stream: FrameSource) -> None:
-        """Take the options of a reload, if there was one."""
+        """Take the new options after a reload."""
         now = self._options_given().of(self._subscription.app_id)
         if now == self._options:
             return
@@ -331,11 +331,10 @@ class ApplyStream:
             self._apply_batch(batch, stream, whole=True)
 
     def _stands_at_limit(self, position: Lsn, now: float, stream: FrameSource) -> bool:
-        """Return whether all changes up to a requested cut are applied: then the cut is made, and
-        nothing may be applied yet.
+        """Return whether all changes up to a requested cut are applied. If so, make the cut; the
+        caller applies nothing more for now.
 
-        ``position``: every change up to here had arrived before the call; later ones may be beyond
-        it.
+        ``position``: every change up to this LSN had arrived before the call.
         """
         limit = self._requested.limit(now)
         if limit is None or position < limit or self._inbox.has_upto(limit):
@@ -368,12 +367,12 @@ class ApplyStream:
 
     def _take_back(self) -> bool:
         """Revert all tables to the last cut. Return True if one was ahead of it: the session ends,
-        as the changes since that cut must come again."""
+        because the changes since the cut must be sent again."""
         self._taken_back |= self._applier.take_back()
         return self._taken_back
 
     def _apply_at_once(self, batch: Batch, stream: FrameSource, whole: bool) -> bool:
-        """Apply a batch as one. Return False if the session ends."""
+        """Apply a batch undivided. Return False if the session ends."""
         last_cut, progress = self._applier.last_cut, self._targets.progress()
         if self._skipping.is_in_some(batch, progress, last_cut) and self._take_back():
             return False
@@ -391,16 +390,16 @@ class ApplyStream:
         if applied.cut is not None:
             news = last_cut is None or applied.cut > last_cut
             self._skipping.after_cut(applied.cut, batch, news and bool(applied.outcomes))
-        # Last, as neither readers nor the publisher wait for it.
+        # Last: neither readers nor the publisher wait for it.
         self._upkeep.after_cut()
         return True
 
     def _idle_cut(self, position: Lsn, stream: FrameSource) -> None:
-        """Move the cut to ``position``, as no change lies between.
+        """Move the cut to ``position``: no change lies between.
 
         So idle and filtered streams let the publisher recycle its WAL, and readers see how far the
-        tables are up to date. If tables join or have left, a cut is made even at the position of
-        the last one: without writes, a publisher's position does not move.
+        tables are up to date. If tables join or have left, a cut is made even at the last cut's
+        LSN: a publisher without writes sends no other LSN.
         """
         if self._taken_back:
             return
@@ -425,7 +424,7 @@ class ApplyStream:
         return True
 
     def _advance(self) -> bool:
-        """Go on from the position to which the replication origin was advanced. Return False if the
+        """Go on from the LSN to which the replication origin was advanced. Return False if the
         session ends."""
         wanted, name = self._advanced_origin.read(), self._subscription.name
         if wanted == INVALID:
@@ -442,7 +441,7 @@ class ApplyStream:
     def _first_cut(self) -> None:
         """Make the first copied tables readable at once, by a cut at their common point.
 
-        It is done only before the first cut and while no copy runs.
+        This is done only before the first cut and while no copy runs.
         """
         points = {target.marker for target in self._targets}
         if self._applier.last_cut is not None or self._copy_began_at() is not None:
@@ -452,7 +451,7 @@ class ApplyStream:
 
 
 def _all_of(backlog: Backlog, inbox: Inbox, told_to_end: Callable[[], bool]) -> Callable[[], bool]:
-    """Return a function that tells whether a backlog is applied, or the session is to end."""
+    """Return a function that returns whether a backlog is applied, or the session has to end."""
     return lambda: told_to_end() or (backlog.finished and inbox.empty())
 
 
@@ -470,8 +469,8 @@ _POLL: Final = 0.1
 class FrameSource(Protocol):
     """A source of messages: a stream, or a backlog that is fetched in one go (walreceiver).
 
-    ``far_behind``: much is still to come, so batches should be large. ``rests``: tells whether the
-    messages here may be applied at once; ``came``: whether one has arrived just now."""
+    ``far_behind``: much is still to come, so batches should be large. ``rests``: returns whether
+    the received messages may be applied at once; ``came``: a message has just been received."""
 
     @property
     def received_lsn(self) -> Lsn: ...
@@ -505,7 +504,7 @@ class FrameSource(Protocol):
 
 
 class Receiver:
-    """Own the reading side of the stream from start() to stop()."""
+    """The thread that owns the reading side of the stream from start() to stop()."""
 
     def __init__(
         self, stream: FrameSource, streamed: StreamedTransactions, inbox: Inbox, idle: float
@@ -526,7 +525,7 @@ class Receiver:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the stream, in good order if it still works, and its connection. Never raises."""
+        """End the stream, cleanly if it still works, and close its connection. Never raises."""
         self._stopping.set()
         self._stream.wake()
         self._thread.join()
@@ -569,7 +568,7 @@ class StreamOptions:
 
     apply: ApplyOptions
     track_commit_timestamp: bool
-    """Report changes of rows whose last writer was another."""
+    """Report changes of rows that another origin has written last."""
     upkeep: UpkeepOptions
     spool_folder: Path
     piece_bytes: int
@@ -595,11 +594,11 @@ class StreamOptions:
 
 # Streams in PostgreSQL's binary format: decide whether a session may use it.
 #
-# At its start, a session of a subscription with binary = true checks its open tables. Later, a
-# Relation message is an error if it has a column that must come as text, such as an enum's, because
-# a table has joined the publication or was altered since. The session ends then, and the next one
-# streams text, which suits all columns. The check precedes all other use of the message: its binary
-# rows could not be read, and a prepared transaction is not sent again once it is kept.
+# At its start, a session of a subscription with binary = true checks its open tables. If a table
+# joins the publication or is altered later, its Relation message may have a column that must come
+# as text, such as an enum. Then the session ends with NotInBinary, and the next session streams
+# text, which suits all columns. The check precedes all other use of the message: the binary rows
+# after it could not be read, and a prepared transaction is not sent again once it is kept.
 
 
 class NotInBinary(Exception):
@@ -607,7 +606,7 @@ class NotInBinary(Exception):
 
 
 class BinaryStream:
-    """Decide for one session whether its columns can be read in binary."""
+    """The decision for one session whether its columns can be read in binary."""
 
     def __init__(self, subscription: Subscription, targets: Targets) -> None:
         self._subscription = subscription

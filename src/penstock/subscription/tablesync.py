@@ -5,8 +5,8 @@ them to r. A round copies its tables at one snapshot, so they have one LSN and j
 together. It runs in a thread, and never waits for the stream.
 
 A server's tablesync worker streams on its own until its table has caught up. Here the apply worker
-restarts its stream at the oldest point of the copied tables; the other tables skip changes up to
-their own LSNs (``origin.start_lsn``). So there is no state between f and s.
+restarts its stream at the oldest consistent point of the copied tables; the other tables skip
+changes up to their own LSNs (``origin.start_lsn``). So there is no state between f and s.
 
     state  means                            durable as              set by
     i      to be copied                     the catalog's row       CREATE SUBSCRIPTION, REFRESH
@@ -21,13 +21,13 @@ A round, beside the apply worker and on the publisher:
 
     apply worker          round                                      publisher
     last cut L  --------> look at tables and locks; make targets
-    (holds back what      create a temporary slot  --------------->  waits for all that write;
-     it acknowledges                                                 point X, snapshot exported
-     at L: began_at)      read what rows depend on (_Definitions)
-                          lock the tables; leave out what has
+    (acknowledges no      create a temporary slot  --------------->  waits for all that write;
+     more than L:                                                    point X, snapshot exported
+     began_at)            read the definitions (_Definitions)
+                          lock the tables; leave out tables
                           changed since the snapshot
                           i -> d
-                          write files that no log entry names  <---  rows at the snapshot
+                          write files not in the Delta log  <------  rows at the snapshot
                           locks held, definitions the same?
                           one Delta commit: rows, X, this copy's
                           marker (leaves before their root)
@@ -38,14 +38,14 @@ A round, beside the apply worker and on the publisher:
 With copy_data = false a table is in r from the beginning. A table to be copied again gets a new
 membership in state i (``pg_subscription_rel`` draws all steps).
 
-A crash leaves i or d. A table in d whose Delta log holds this copy's own marker was committed, and
-becomes f. Any other is copied again, as a copy is invisible before its commit. Nobody can end the
-table's membership during the step to f.
+A crash leaves i or d. A table in d whose Delta log has this copy's own marker was committed, and
+becomes f. Any other table is copied again: a copy is invisible before its commit. Nobody can end
+the table's membership during the step to f.
 
 A table whose copy fails keeps its error in the status and is copied again, at least
 ``wal_retrieve_retry_interval`` after the start of the round (process_syncing_tables_for_apply).
 Neither the stream nor other tables wait for it. With ``disable_on_error``, an error that does not
-pass by itself ends the worker. If the publisher's role lacks a right, the hint is the GRANT. The
+pass by itself ends the worker. If the publisher's role lacks a right, the hint has the GRANT. The
 first round of a subscription copies all its tables side by side; a round beside a stream works on
 ``max_sync_workers_per_subscription`` of them at a time.
 
@@ -165,7 +165,7 @@ class SyncOptions:
 
 
 class Copies:
-    """Run rounds of copies, one at a time."""
+    """The rounds of copies of one subscription, one at a time."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Copies:
         check_connection: Callable[[Connection], None],
         activity: WorkerActivity,
     ) -> None:
-        """``options``: returns the options as they are now."""
+        """``options``: returns the present options."""
         self._subscription = subscription
         self._cut_owner = CutOwner(subscription.name, subscription.app_id)
         self._warehouse = warehouse
@@ -216,8 +216,8 @@ class Copies:
         self._outdated = False
         """The subscription has tables to copy that the session does not know."""
         self._alone = False
-        """Copy one table a round, as an unexpected error that names no table has ended the last
-        round."""
+        """True: copy one table per round, after an unexpected error without a table's name has
+        ended the last round."""
         self.began_at: Lsn | None = None
         """The last cut before a round whose tables have not joined the stream yet. Nothing after it
         may be acknowledged."""
@@ -241,7 +241,7 @@ class Copies:
         self._outdated = False
         self._settle()
         if self._round is None:
-            # Before any streaming, as the point of a committed copy lies in the past and nothing
+            # Before any streaming: the point of a committed copy lies in the past, and nothing
             # after it may be acknowledged.
             self._recover()
             self.began_at = None
@@ -251,8 +251,8 @@ class Copies:
         """Start a round if one is due. Call it once a session knows that publisher and tables
         belong together.
 
-        ``members``: sync ids that the session knows. It copies no others, as it may have their
-        Delta tables open for an earlier membership. Raises errors of catalog and warehouse.
+        ``members``: sync ids that the session knows. No other table is copied: the session may have
+        its Delta table open for an earlier membership. Raises errors of catalog and warehouse.
         """
         self._members = members
         self._start()
@@ -260,8 +260,8 @@ class Copies:
     def step(self) -> bool:
         """Start a round if one is due; return whether a new session must begin.
 
-        It must if tables were copied since ``begin``, or if the session lacks tables to copy. Call
-        it repeatedly.
+        A new session must begin if tables were copied since ``begin``, or if the session lacks
+        tables to copy. Call it repeatedly.
         """
         if self._settle() and not self._finished:
             self.began_at = None
@@ -286,7 +286,7 @@ class Copies:
         return True
 
     def _start(self) -> None:
-        # Copied tables must join the stream before the next round, as ``began_at`` is theirs.
+        # Copied tables must join the stream before the next round: ``began_at`` is still theirs.
         if self._round is not None or self._finished:
             return
         rels = self._catalog.rels()
@@ -396,13 +396,13 @@ class Copies:
 
 # A round of copies.
 #
-# A temporary replication slot gives the point and an exported snapshot. Its session stays idle and
-# holds the snapshot while Spark copies, and another session holds locks on the tables
+# A temporary replication slot gives the consistent point and an exported snapshot. Its session is
+# idle and holds the snapshot while Spark copies, and another session holds locks on the tables
 # (``walreceiver.table_locks``). A table that cannot be copied is reported and left to the next
 # round, whose time ``Copies`` chooses.
 
 _LOCK_PATIENCE: Final = "1s"
-"""Time that a question about a table may wait for a lock. The round's other tables wait too."""
+"""Time that a query about a table may wait for a lock. The round's other tables wait too."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
@@ -417,7 +417,7 @@ class RelStates(Protocol):
 
     @property
     def rels(self) -> Callable[[], Sequence[SubscriptionRel]]:
-        """Return the subscription's tables now; none if it is gone."""
+        """Return the subscription's present tables; none if the subscription is gone."""
 
     def member(
         self, rel: SubscriptionRel, subscription: Subscription
@@ -439,16 +439,16 @@ class RelStates(Protocol):
 
     @property
     def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
-        """Return a partitioned table of the node with all its partitions, root first; () for
-        others."""
+        """Return a partitioned table of the node with all its partitions, root first; () if it has
+        none."""
 
     @property
     def enum_types(self) -> Callable[[], tuple[EnumType, ...]]:
-        """Return the node's own types."""
+        """Return the enum types made on the node."""
 
     @property
     def next_values(self) -> Callable[[TableName, str, int], Sequence[int]]:
-        """Return the given number of next values of the sequence of a table's column."""
+        """Draw the given number of values from the sequence of a table's column."""
 
     @property
     def primary_key_name(self) -> Callable[[TableName], str | None]:
@@ -456,7 +456,7 @@ class RelStates(Protocol):
 
     @property
     def subscription_name(self) -> Callable[[str], str | None]:
-        """Return the name of the node's subscription that has an app id."""
+        """Return the name of the node's subscription with the given app id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,15 +470,15 @@ class CopyRound:
     options: CopyOptions
     progress: Callable[[CopyProgress], None]
     held: Callable[[SnapshotHorizon | None], None]
-    """Take the horizon that the round's snapshot holds back at the publisher; None at the end."""
+    """Report the horizon that the round's snapshot holds back at the publisher; None at the end."""
     snapshot_timeout: Callable[[], float]
-    """Seconds now, 0 for none (``held_snapshot``)."""
+    """Return the present copy_snapshot_timeout in seconds, 0 for none (``held_snapshot``)."""
     cancelled: Callable[[], bool]
-    """True when the worker stops: the copy is given up, and made again at the next start."""
+    """Return True when the worker stops: the copy is given up, and made again at the next start."""
     check_connection: Callable[[Connection], None]
     """Raise StateMismatch if a connection's server is not the followed one."""
     failed: Callable[[SubscriptionRel, PenstockError], None]
-    """Report a table that this round does not copy, and the reason; the others go on."""
+    """Report a table that this round does not copy, and the reason; the other tables go on."""
 
     def check(self) -> None:
         """Raise CopyCancelled if the worker stops."""
@@ -568,7 +568,7 @@ class _RunningRound:
     def begin(
         self, snapshot_name: str, sources: Sequence[tuple[SubscriptionRel, CopySource]]
     ) -> None:
-        """Lock the tables, and put those that can be copied into state d."""
+        """Lock the tables, and put the tables that can be copied into state d."""
         work = self.work
         names = [(rel.schema, rel.table) for rel, _ in sources]
         refused = self.locks.hold(snapshot_name, names, self.publisher.connection)
@@ -619,12 +619,12 @@ class _RunningRound:
 
 
 class _Definitions:
-    """Watch the definitions that the rows of a round's tables depend on.
+    """The definitions on which the rows of a round's tables depend.
 
-    They are read after the snapshot is taken and before the first row, and compared when the table
-    is locked and at the end of its copy. A change in between affects only some of the rows, or
-    none, so such a copy is made again. Output functions read the present catalogs, not the
-    snapshot's, so an earlier change affects all rows.
+    The definitions are read after the snapshot is taken and before the first row, and compared when
+    the table is locked and at the end of its copy. A change in between affects only some rows, or
+    none, so the copy is made again. A change before the first row affects all rows, because output
+    functions read the present catalogs, not the snapshot's.
     """
 
     def __init__(
@@ -663,7 +663,7 @@ class _Definitions:
         )
 
     def record(self, rel: SubscriptionRel, source: CopySource) -> None:
-        """Record a table's definitions in the catalog. Call it before the copy counts."""
+        """Record a table's definitions in the catalog. Call it before the copy is committed."""
         known = self._known.get(source.info.relation.oid)
         if known is not None:
             self._work.states.record_definition(rel, known.text())
@@ -696,7 +696,7 @@ def _prepare(
     locked: PenstockError | None = None
     for rel in rels:
         try:
-            if locked is not None:  # the next question would wait as long again
+            if locked is not None:  # the next query would wait as long again
                 raise locked
             info = publisher.table_info(work.subscription.publications, rel.schema, rel.table)
             app_id, name_of = work.subscription.app_id, work.states.subscription_name
@@ -732,8 +732,8 @@ def _prepare(
 def _finish(work: CopyRound, rel: SubscriptionRel, source: CopySource, point: Lsn) -> None:
     """Commit a copy and record its state.
 
-    One Delta commit holds the copy, the table's LSN and the proof of this copy. The partitions of a
-    partitioned table, which alone have rows, are committed before the table itself.
+    One Delta commit contains the copy, the table's LSN and this copy's own marker. The partitions
+    of a partitioned table, which alone have rows, are committed before the table itself.
     """
     app_id = work.subscription.app_id
     added: AddedCopy | None = None
@@ -781,7 +781,7 @@ def recover(
     """Record as state f the copies that were committed before a crash.
 
     If a table cannot be read, it is unknown whether its copy was committed, so it is copied again
-    as a new membership. The others need not wait for it: its new point will lie after all LSNs
+    with a new membership. Other tables need not wait for it: its new point will lie after all LSNs
     acknowledged meanwhile.
     """
     for rel in rels:
@@ -802,7 +802,7 @@ def recover(
 # A copy that is added to the rows of its target (copy_target = append), as PostgreSQL's COPY is.
 #
 # The files of the copy are staged on tables that keep their rows, and each table is committed once.
-# An existing key is PostgreSQL's error (23505), and then nothing of the copy is in the table.
+# An existing key raises PostgreSQL's error (23505), and nothing of the copy is in that table.
 # Others may commit meanwhile, even another subscription. Then the keys of their files are checked,
 # and the same staged files are committed after theirs.
 
@@ -812,8 +812,8 @@ _TRIES: Final = 100
 
 @dataclass(frozen=True)
 class AddedCopy:
-    """Add a staged copy to the rows of its target. ``constraint``: the name of the target's primary
-    key if the catalog has one."""
+    """A staged copy to be added to the rows of its target. ``constraint``: the name of the target's
+    primary key if the catalog has one."""
 
     spark: Spark
     source: CopySource
@@ -830,8 +830,8 @@ class AddedCopy:
     def commit(self, table: DeltaTable, commit: Callable[[], object]) -> None:
         """Commit a table of the copy. ``commit``: the call of the table's own commit.
 
-        Raises the errors of ``commit``, CommitConflict if the table's columns have changed, and
-        UniqueViolation.
+        Raises the errors of ``commit``; UniqueViolation; CommitConflict if the table's columns have
+        changed.
         """
         for _ in range(_TRIES):
             try:

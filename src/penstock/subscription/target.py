@@ -1,7 +1,7 @@
 """One target: a table that a subscription fills, with its Delta tables and its progress.
 
-A target combines a row of pg_subscription_rel and the open tables to which batches are committed,
-and gives its part of a cut. ``targets`` opens and holds all targets.
+A target combines a row of pg_subscription_rel with the open tables to which batches are committed,
+and makes its part of a cut. ``targets`` opens and keeps all targets.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from penstock.subscription.partitions import Partitions
 class Target:
     """One target.
 
-    ``ready``: it is part of the cuts. ``marker``: its own LSN. ``followed``: the definition of the
-    newest change in it, if this session has seen any. ``partitions``: the partitions, which have
-    its rows, if it is partitioned. ``history``: the table that keeps its changes, if it has one.
+    ``ready``: it is part of the cuts. ``marker``: its own LSN. ``followed``: the relation of the
+    newest change, if this session has seen any. ``partitions``: if it is partitioned, the
+    partitions, which have its rows. ``history``: the table that keeps its changes, if it has one.
     ``draw``: takes values from its columns' sequences. ``restart``: restarts these sequences.
-    ``enum_types``: returns the node's own types.
+    ``enum_types``: returns the enum types made on the node.
     """
 
     rel: SubscriptionRel
@@ -47,8 +47,8 @@ class Target:
     partitions: Partitions | None = field(default=None)
     history: DeltaTable | None = field(default=None)
     _cut: CutTable | None = field(default=None)
-    """The part of the last cut, if the target is one table. It is kept because most tables of a
-    large subscription do not change between two cuts."""
+    """The target's part of the last cut, if the target is one table. It is kept because most tables
+    of a large subscription do not change between two cuts."""
 
     @property
     def held(self) -> HeldColumns:
@@ -75,7 +75,7 @@ class Target:
 
     @property
     def enums(self) -> tuple[EnumType, ...]:
-        """The node's types, if columns made by CREATE TABLE may have some of them; otherwise ()."""
+        """The node's enum types, if columns made by CREATE TABLE may use them; otherwise ()."""
         columns = self.table.schema.columns
         own = any(
             column.local and column.attribute.type_oid >= FIRST_NORMAL_OID for column in columns
@@ -84,12 +84,12 @@ class Target:
 
     @property
     def half_applied(self) -> Lsn | None:
-        """The end of a batch that some of its partitions have and others may lack."""
+        """The end LSN of a batch that some of its partitions have and others may lack."""
         return None if self.partitions is None else self.partitions.half_applied
 
     @property
     def tables(self) -> dict[TableName, DeltaTable]:
-        """The target's Delta tables: its own one, and those of its partitions."""
+        """The target's Delta tables: its own table and its partitions."""
         leaves = () if self.partitions is None else self.partitions.leaves
         return {self.rel.table_name: self.table, **{leaf.name: leaf.newest for leaf in leaves}}
 
@@ -97,8 +97,8 @@ class Target:
     def with_history(self) -> tuple[DeltaTable, ...]:
         """The target's Delta tables and its history: its own table, the partitions, the history.
 
-        Batches are taken back in this order. A crash in between leaves the same state as a crash
-        between commits, which come in the opposite order.
+        Batches are reverted in this order. A crash in between leaves the same state as a crash
+        between the commits, which are made in the opposite order.
         """
         return (*self.tables.values(), *(() if self.history is None else (self.history,)))
 
@@ -127,7 +127,7 @@ class Target:
 
     def to_commit(self, end_lsn: Lsn) -> list[DeltaTable]:
         """Return the tables with rows to which a batch is committed. A partitioned target's own
-        table has none, and is committed after them."""
+        table has no rows, and is committed after its partitions."""
         return [self.table] if self.partitions is None else self.partitions.to_commit(end_lsn)
 
     def committed(self, end_lsn: Lsn) -> None:

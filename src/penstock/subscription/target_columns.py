@@ -43,9 +43,9 @@ def order_before(
 ) -> Sequence[str]:
     """Return the columns in the publisher's former order, or () if that is not known.
 
-    The newest change has it, or the copy, which created the table in this order. A column that
-    joins a column list later is last in the table, and looks renamed; the copy that follows
-    corrects the order.
+    The newest change has that order; without a change, the table has it, because the copy created
+    it so. A column that joins a column list later is last in the table, and looks renamed; the copy
+    that follows corrects the order.
     """
     if followed is not None:
         return [a.name for a in followed.attributes]
@@ -54,8 +54,8 @@ def order_before(
 
 
 def keeps_primary_key(schema: TableSchema, relation: Relation) -> bool:
-    """Return whether the table's key is the PRIMARY KEY of CREATE TABLE on the node, and is within
-    the publisher's replica identity, as it must be (logicalrep_rel_mark_updatable)."""
+    """Return whether the table's key is the PRIMARY KEY of CREATE TABLE on the node, and the
+    publisher's replica identity contains it, as it must (logicalrep_rel_mark_updatable)."""
     own = schema.primary_key
     return bool(own) and set(schema.source_key) == set(own) and set(relation.key).issuperset(own)
 
@@ -63,11 +63,11 @@ def keeps_primary_key(schema: TableSchema, relation: Relation) -> bool:
 def with_types(
     table: DeltaTable, wanted: TableSchema, schema_change: str, *, widen: bool, clamped: bool
 ) -> TableSchema:
-    """Return the table's columns with the publisher's types, as far as it follows these without a
-    copy.
+    """Return the table's columns with the publisher's types, as far as the table follows them
+    without a copy.
 
-    ``widen``: wider types are allowed, as no other table must get them, too. ``clamped``: as for
-    ``followed_types``.
+    ``widen``: wider types are allowed: no other table has to be widened with this one.
+    ``clamped``: see ``followed_types``.
     """
     if schema_change not in FOLLOWING:
         return table.schema
@@ -76,9 +76,8 @@ def with_types(
 
 
 def is_alone(table: DeltaTable, app_id: str, name_of: Callable[[str], str | None]) -> bool:
-    """Return whether a table's types depend on one publisher only, and nothing depends on them.
-
-    Then no other subscription fills it, and no generated column here is computed from its columns.
+    """Return whether a table's types depend on one publisher only, and nothing here depends on
+    them: no other subscription fills it, and it has no generated columns.
     """
     others = living(table, app_id, name_of)
     return not others and all(c.attribute.generation is None for c in table.schema.columns)
@@ -125,8 +124,8 @@ def check_dropped(table: DeltaTable, relation: Relation) -> None:
 def check_gone(table: DeltaTable, relation: Relation, added: Sequence[Column], app_id: str) -> None:
     """Check that columns to be added are new at the publisher.
 
-    Raises SchemaChanged for a column that the table had when the subscription committed last: other
-    writers have removed it, with the values of all rows.
+    Raises SchemaChanged for a column that the table had when the subscription committed last:
+    another writer has removed it, with the values of all rows.
     """
     had = table.columns_before_others(app_id) if added else frozenset()
     gone = [column.source for column in added if column.source in had]
@@ -162,7 +161,7 @@ def missing_error(relation: Relation, missing: Collection[str]) -> RelationChang
 
 
 def label_error(rel: SubscriptionRel, labels: Mapping[str, Mapping[str, str]]) -> SchemaChanged:
-    """Return the error for labels that were renamed at the publisher and are not renamed here."""
+    """Return the error for labels renamed at the publisher that cannot be renamed here."""
     told = [
         f'label "{old}" in column "{column}" is "{new}" now'
         for column, renamed in labels.items()
@@ -177,8 +176,8 @@ def label_error(rel: SubscriptionRel, labels: Mapping[str, Mapping[str, str]]) -
 class EarlierRows(PenstockError):
     """A batch has rows of a table from before and after columns were added with a constant.
 
-    They are applied in two batches. A single transaction cannot be divided: its error is
-    ``instead``.
+    The rows are applied in two batches. A single transaction cannot be divided: ``instead`` is
+    raised for it.
     """
 
     def __init__(self, relation: Relation, columns: Sequence[str]) -> None:
@@ -188,7 +187,7 @@ class EarlierRows(PenstockError):
 
 def unfilled_error(relation: Relation, columns: Sequence[str]) -> SchemaChanged:
     """Return the error for added columns in which older rows may have values at the publisher that
-    are not sent."""
+    were not sent."""
     named = ", ".join(f'"{name}"' for name in columns)
     what = "column" if len(columns) == 1 else "columns"
     return SchemaChanged(
@@ -200,7 +199,7 @@ def unfilled_error(relation: Relation, columns: Sequence[str]) -> SchemaChanged:
 
 
 def another_delta_table(rel: SubscriptionRel, uri: str, table: DeltaTable | None) -> StateMismatch:
-    """Return the error for a target's URI at which there is another Delta table, or none."""
+    """Return the error for a target at whose URI there is another Delta table, or none."""
     found = "There is none now" if table is None else f"Its id is {table.id}"
     return StateMismatch(
         f'target table "{rel.qualified_name}" is not the one that was copied',

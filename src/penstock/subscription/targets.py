@@ -1,8 +1,8 @@
 """A subscription's target tables: the Delta table for each published relation (relation.c).
 
 Tables are opened from rows of pg_subscription_rel, each with its own LSN. They get the columns that
-the publisher has added. A row is bound to a relation of the publisher and to a Delta table. If
-another one takes the place of either, that is an error, as is a change that a table cannot follow.
+the publisher has added. A row is bound to a relation of the publisher and to a Delta table. It is
+an error if another relation or Delta table takes its place, or if a table cannot follow a change.
 ``relation_map`` shares out the changes among the targets.
 """
 
@@ -95,8 +95,8 @@ class Targets:
         *,
         predecessors: Predecessors | None = None,
     ) -> None:
-        """``definitions``: watches definitions that Relation messages lack. ``last_cut``: the
-        applier keeps it up to date. ``in_doubt``: None if there is only one session."""
+        """``definitions``: watches definitions that Relation messages lack. ``last_cut``: kept up
+        to date by the applier. ``in_doubt``: None if there is only one session."""
         self.subscription: Final = subscription
         self.in_doubt: Final = in_doubt or InDoubtCommits()
         self.definitions: Final = definitions
@@ -133,14 +133,14 @@ class Targets:
         return target.progress(self._app_id)
 
     def in_last_cut(self, target: Target) -> bool:
-        """Return whether a table has nothing after the last cut that might be reverted; before the
-        first cut, whether all its partitions have the same batches."""
+        """Return whether all changes of a table are in the last cut, so that none may be reverted;
+        before the first cut, whether all its partitions have the same batches."""
         if self.last_cut is None:
             return target.half_applied is None
         return self.progress_of(target).within(self.last_cut)
 
     def open(self, rel: SubscriptionRel) -> Target | None:
-        """Open the table of a row in state f, s or r; return None if there never was such a table.
+        """Open the table of a row in state f, s or r; return None if it was never created.
 
         Raises SchemaChanged if the row's relation may not be the copied one, or has two targets;
         StateMismatch if the row is bound to another Delta table.
@@ -155,8 +155,8 @@ class Targets:
             raise another_delta_table(rel, self._warehouse.table_uri(rel.schema, rel.table), table)
         if table is None:
             return None
-        # If a node was killed after writing an entry and before syncing its folder, the entry is
-        # read here and acknowledged later: it must be durable by then (law 1).
+        # A node that was killed may have written a Delta log entry without syncing its folder. The
+        # entry is read here and acknowledged later, so it must be durable (law 1).
         self._warehouse.storage.sync_folder(log_folder(table.uri))
         if self._predecessors is not None:
             self._predecessors.take_over(rel, table)
@@ -168,7 +168,7 @@ class Targets:
         return frozenset() if self._predecessors is None else self._predecessors.same_publisher
 
     def add(self, rel: SubscriptionRel, table: DeltaTable) -> Target:
-        """Add an open table; the row is bound to it from now on."""
+        """Add an open table, and bind the row to it."""
         if rel.table_id is None:
             self._bindings.bind(rel, None, table.id)
             rel = replace(rel, table_id=table.id)
@@ -190,8 +190,8 @@ class Targets:
         return target
 
     def _bind(self, target: Target, relid: int) -> None:
-        """Raise SchemaChanged for a second target of a relation: only REFRESH finds which one is
-        correct."""
+        """Bind a target. Raises SchemaChanged if the relation already has another target: only
+        REFRESH finds which target is correct."""
         other = self._by_relid.setdefault(relid, target)
         if other is not target:
             raise SchemaChanged(
@@ -231,7 +231,7 @@ class Targets:
         return next((name for name, each in tables if each.name == table), None)
 
     def bind(self, target: Target, relid: int) -> None:
-        """Bind a target of an older state store to a relation."""
+        """Bind a target to a relation that an older state store did not record."""
         self._bind(target, relid)
         self._bindings.bind(target.rel, relid, None)
         target.rel = replace(target.rel, relid=relid)
@@ -254,15 +254,15 @@ class Targets:
             )
 
     def close(self, target: Target) -> None:
-        """Remove a table: its changes are ignored from now on, and no cut holds it."""
+        """Remove a table: its changes are ignored from now on, and cuts omit it."""
         del self._by_name[target.rel.table_name]
 
     def load_again(self, target: Target, end_lsn: Lsn | None = None) -> None:
         """Load a table again after a race was lost. ``end_lsn``: the end of the batch that some of
         its partitions may have.
 
-        Raises ApplierReplaced if the race was lost to another applier of our own subscription, and
-        the errors of ``DeltaTable.reload``."""
+        Raises the errors of ``DeltaTable.reload``; ApplierReplaced if the race was lost to another
+        applier of our own subscription."""
         target.table.reload()
         if target.history is not None:
             target.history.reload()
@@ -291,7 +291,7 @@ class Targets:
             target.partitions = self._shut(tree, target.table.schema, common)
 
     def _shut(self, tree: tuple[LakeTable, ...], root: TableSchema, common: Lsn) -> Partitions:
-        """Open partitions at which no late commit can arrive any more."""
+        """Open partitions so that no commit in doubt can arrive at them any more."""
         while True:
             opened = open_partitions(
                 self._warehouse, tree, root, self._app_id, common, self.earlier
@@ -308,7 +308,7 @@ class Targets:
         """Return the targets whose partitions have changed since they were opened.
 
         A target is left out while some of its partitions have a batch that others lack: the batch
-        goes on with the partitions that it began with.
+        must end with the partitions with which it began.
         """
         now = self._bindings.generation()
         if now == self._looked_at:
@@ -331,12 +331,12 @@ class Targets:
 
     @property
     def half_applied(self) -> Lsn | None:
-        """The LSN at which the next batch must end, as some partitions have it already; or None."""
+        """The LSN at which the next batch must end because some partitions have it; or None."""
         return min((t.half_applied for t in self if t.half_applied is not None), default=None)
 
     def nothing_upto(self, end_lsn: Lsn) -> None:
-        """Count a batch as applied although only some partitions have it: its other changes are no
-        longer sent, as the publications have changed."""
+        """Count a batch as applied although only some partitions have it: the publications have
+        changed, and the batch's other changes are no longer sent."""
         for target in self:
             if target.half_applied == end_lsn:
                 target.committed(end_lsn)
@@ -368,8 +368,8 @@ class Targets:
         return None
 
     def follow(self, target: Target, relation: Relation, *, earlier: bool = False) -> None:
-        """Make the table fit: stage added columns, wider types, another key; refuse other changes.
-        ``earlier``: the batch has changes of the table under an earlier definition.
+        """Make the table fit ``relation``: stage added columns, wider types, another key; refuse
+        other changes. ``earlier``: the batch has changes of the table under an earlier definition.
 
         Raises RelationChanged, which names table, column and both types; EarlierRows; and
         CommitConflict if the table does not fit and a newer version exists, which is loaded then.
@@ -428,7 +428,7 @@ class Targets:
         )
 
     def _with_types(self, target: Target, wanted: TableSchema) -> TableSchema:
-        # The log has the values of partition columns as texts of the old type.
+        # The Delta log has the values of partition columns as text of the old type.
         laid_out = bool(target.table.layout.partition_by)
         lone = target.partitions is None and target.history is None and not laid_out
         return with_types(
@@ -454,8 +454,8 @@ class Targets:
             log.info("%s", widened_notice(self.subscription.name, target.rel, names))
 
     def check_newest(self, target: Target) -> None:
-        """Raise CommitConflict if the table is not the newest version, which is loaded then: ALTER
-        TABLE on the node may have made it fit."""
+        """Load a newer version of the table if there is one, and raise CommitConflict: ALTER TABLE
+        on the node may have made the table fit."""
         if target.table.is_behind():
             self.load_again(target)
             raise CommitConflict(f'table "{target.table.name}" has another version by now')
@@ -463,8 +463,8 @@ class Targets:
     def _fill(
         self, target: Target, relation: Relation, added: Sequence[Column], *, earlier: bool
     ) -> list[str]:
-        """Give older rows their values at the publisher in added columns. Return the names of the
-        columns in which rows stay without them.
+        """Fill added columns of older rows with their values at the publisher. Return the names of
+        the columns that stay unfilled.
 
         Raises SchemaChanged if the values are not known (a volatile default, an identity, a column
         that is published only now, a rewrite). Raises CommitConflict after the columns were added
@@ -519,16 +519,16 @@ class Bindings(Protocol):
 
     @property
     def partition_tree(self) -> Callable[[TableName], tuple[LakeTable, ...]]:
-        """Return a partitioned table of the node with all its partitions, root first; () for
-        others."""
+        """Return a partitioned table of the node with all its partitions, root first; () if it has
+        none."""
 
     @property
     def enum_types(self) -> Callable[[], tuple[EnumType, ...]]:
-        """Return the node's own types."""
+        """Return the enum types made on the node."""
 
     @property
     def next_values(self) -> Callable[[TableName, str, int], Sequence[int]]:
-        """Return the given number of next values of the sequence of a table's column."""
+        """Draw the given number of values from the sequence of a table's column."""
 
     @property
     def restart_sequences(self) -> Callable[[TableName], object]:
@@ -540,25 +540,24 @@ class Bindings(Protocol):
 
     @property
     def subscription_name(self) -> Callable[[str], str | None]:
-        """Return the name of the node's subscription that has an app id."""
+        """Return the name of the node's subscription with the given app id."""
 
     def bind(self, rel: SubscriptionRel, relid: int | None, table_id: str | None) -> object:
-        """Record the relation and the Delta table that a row stands for; None leaves a value as it
-        is."""
+        """Record the relation and the Delta table that a row stands for; None changes nothing."""
 
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> object:
         """Record that the relation may not be the copied one."""
 
 
-# Take-over: a subscription goes on with tables that a dropped one has left.
+# Take-over: a subscription goes on with tables that a dropped subscription has left.
 #
-# The subscription sets its own marker in the table's log, at the position up to which the dropped
-# one had filled the table, so that nothing is applied twice. A position that means nothing at this
-# publisher is an error. ``consistency_rules`` finds a slot that is beyond the position.
+# The subscription sets its own marker in the table's Delta log, at the LSN up to which the dropped
+# subscription had filled the table, so that nothing is applied twice. An LSN that means nothing at
+# this publisher is an error. ``consistency_rules`` finds a slot that is beyond the LSN.
 #
-# The commit of the marker also ends the dropped subscription in this table. If its worker still
-# runs, it loses the race for the next version, finds that its subscription is gone, and commits no
-# more.
+# The commit of the marker also ends the dropped subscription's writes to this table. If its worker
+# still runs, it loses the race for the next version, finds that its subscription is gone, and
+# commits no more.
 
 _OPERATION: Final = "TAKE OVER"
 
@@ -567,7 +566,7 @@ _OPERATION: Final = "TAKE OVER"
 class Predecessors:
     """The dropped subscriptions that a session knows.
 
-    ``dropped``: all dropped ones of the node. ``name_of``: returns the name of an existing
+    ``dropped``: all dropped subscriptions of the node. ``name_of``: returns the name of an existing
     subscription by its app id. ``last_cut`` and ``origin_lsn``: the last cut of this subscription,
     and the LSN to which its replication origin was advanced.
     """
@@ -582,14 +581,14 @@ class Predecessors:
 
     @property
     def same_publisher(self) -> frozenset[str]:
-        """App ids of the dropped subscriptions whose positions are this publisher's."""
+        """App ids of the dropped subscriptions whose LSNs are this publisher's."""
         return frozenset(one.app_id for one in of_publisher(self.dropped, self.server))
 
     def take_over(self, rel: SubscriptionRel, table: DeltaTable) -> None:
-        """Set the marker of a table that was not copied, at the position up to which it is filled.
+        """For a table that was not copied, set the marker to the LSN up to which it is filled.
 
         Call it before the table is followed. Raises StateMismatch if the publisher lacks changes
-        that the table has, or if nobody knows who has filled it.
+        that the table has, or if the node no longer knows who has filled the table.
         """
         joins = rel.state is SubscriptionRelState.READY and rel.lsn is None
         while joins and table.transaction_version(self.app_id) is None:

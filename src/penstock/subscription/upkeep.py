@@ -1,9 +1,9 @@
-"""Upkeep beside the batches: compaction of tables, checkpoints of logs, a small cuts table.
+"""Upkeep beside the batches: compaction, checkpoints of Delta logs, pruning of the cuts table.
 
 Between two batches, work on the open tables begins in a thread of its own (``BackgroundTask``), one
 piece at a time, at the table's present version. Between two later batches a compaction is put in
 place, which is quick, or discarded if it no longer fits. ``pipeline.compact`` decides which files
-to rewrite. Losing the race against another writer is harmless, as the table is examined again. Work
+to rewrite. Losing the race against another writer is harmless: the table is examined again. Work
 that fails is left for later: only another applier of the same subscription stops the session.
 
 At a cut, only the tables that its batch has changed are examined, and a table's files only once in
@@ -42,23 +42,23 @@ from penstock.subscription.targets import Targets
 log = logging.getLogger(__name__)
 
 _PAUSE: Final = 100
-"""Commits of a table until its upkeep is tried again after it has failed."""
+"""Commits of a table until its upkeep is tried again after a failure."""
 _LOOKED_AT: Final = 32
-"""The number of candidates from which the tables that gain most are chosen."""
+"""The number of candidates from which the tables that gain most by compaction are chosen."""
 _RUN_BYTES: Final = 8 << 20
 """Bytes to rewrite, up to which several tables are compacted in one go."""
 _FILES_A_COMMIT: Final = 64
-"""Number of a table's files per commit that the search for due files may cost: a table of n files
-is searched once in n / 64 commits."""
+"""The search for due files may cost this many files per commit: a table of n files is searched once
+in n / 64 commits."""
 _UNTIL_PRUNED: Final = 86_400
-"""Seconds that versions stay longer than the cuts that name them."""
+"""Seconds for which versions outlive the cuts that name them."""
 _SET_PROPERTIES: Final = "SET TBLPROPERTIES"
 """The name of the operation in DESCRIBE HISTORY, as Spark's own statement has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepOptions:
-    """Hold the options of upkeep.
+    """The options of upkeep.
 
     ``checkpoint_commits``: commits of a table between two checkpoints. ``cuts_kept``: the number of
     newest cuts to keep. ``cuts_kept_for``: seconds; younger cuts are kept too.
@@ -92,7 +92,7 @@ class _Done:
 
 
 class Upkeep:
-    """Do the upkeep of one session; used by the thread that applies."""
+    """The upkeep of one session; used by the applying thread."""
 
     def __init__(self, spark: Spark, targets: Targets, cuts: Cuts, options: UpkeepOptions) -> None:
         self._spark = spark
@@ -162,7 +162,7 @@ class Upkeep:
             while done.rewritten:
                 self._put(*done.rewritten.pop(0))
         finally:
-            _undo(done)  # after an error, those that were not tried
+            _undo(done)  # after an error: results that were not tried
 
     def _put(self, name: TableName, rewritten: Rewritten) -> None:
         target, table = self._find(name, rewritten.at.id)
@@ -234,7 +234,7 @@ class Upkeep:
                 del self._waiting[table_id]
                 self._due.pop(table_id, None)
             elif self._targets.in_last_cut(target) and not table.has_staged:
-                # Others wait: changes after the cut may be reverted, from the files that hold them.
+                # Other tables wait: changes after the cut may be reverted, which needs their files.
                 yield target, table
 
     def _find(self, name: TableName, table_id: str) -> tuple[Target | None, DeltaTable | None]:
@@ -334,7 +334,7 @@ Result = TypeVar("Result")
 
 
 class BackgroundTask(Generic[Result]):
-    """Run work for one session. All methods are called by one thread."""
+    """Background work for one session. All methods are called by one thread."""
 
     def __init__(self, name: str, undo: Callable[[Result], None]) -> None:
         """``undo``: undoes a result that is not wanted; called in any thread."""
@@ -356,7 +356,7 @@ class BackgroundTask(Generic[Result]):
         self._thread.start()
 
     def take(self) -> Result | None:
-        """Return the result, once it is there. Raises what the work has raised."""
+        """Return the result, or None until there is one. Raises the work's error."""
         with self._lock:
             ended, self._ended = self._ended, None
         if ended is None:

@@ -1,9 +1,9 @@
-"""The apply worker of one subscription, which waits and calls others (worker.c, ApplyWorkerMain).
+"""The apply worker of one subscription (worker.c, ApplyWorkerMain).
 
 The subscription's tables follow the publisher until the worker is stopped. A session connects,
 starts the copies that are due, and streams. An error ends the session, and ``retry`` decides
-whether another one begins. Tables that join while others are live are copied beside the stream;
-then the stream is started again from their consistent point (``origin``).
+whether another session begins. Tables that join later are copied beside the stream; then the
+stream is started again from their consistent point (``origin``).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ log = logging.getLogger(__name__)
 
 CONNECTING: Final = "connecting"
 _POLL: Final = 0.1
-"""Seconds between two looks at a running copy when nothing streams."""
+"""Seconds between two checks of a running copy while nothing streams."""
 
 _CLOSED: Final = (*NOT_COPIED, SubscriptionRelState.PARKED)
 
 
 class ApplyWorker:
-    """Keep one subscription going, in a thread."""
+    """A thread that keeps one subscription going."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ApplyWorker:
         activity: WorkerActivity,
         in_doubt: InDoubtCommits,
     ) -> None:
-        """``in_doubt``: of this subscription; the two options: return them as they are now."""
+        """``in_doubt``: this subscription's. ``*_options``: return the present options."""
         self.subscription = subscription
         self.status = WorkerStatus(subscription.oid, catalog.count)
         self.pid: int | None = None
@@ -94,7 +94,7 @@ class ApplyWorker:
         self._changed = threading.Event()
         self._terminated = threading.Event()
         self.others_wait = False
-        """True if others need a worker; then this one ends instead of waiting for its next try."""
+        """True if other subscriptions need a worker: this one ends instead of waiting to retry."""
         self.failures = 0
         """Number of failures in a row."""
         self.gave_way_until: float | None = None
@@ -122,7 +122,7 @@ class ApplyWorker:
     def go_on_for(self, earlier: ApplyWorker) -> None:
         """Continue for a worker that has ended to make room for others. Call it before ``start``.
 
-        Its error and numbers stay, and tables that could not be copied continue to wait.
+        The earlier worker's error and numbers stay. Tables that it could not copy still wait.
         """
         self.failures = earlier.failures
         self._copies.go_on_for(earlier._copies)
@@ -151,7 +151,7 @@ class ApplyWorker:
         self._changed.set()
 
     def terminate(self) -> None:
-        """End the session after the current cut, and begin another one; copies go on."""
+        """End the session after the current cut, and begin another session; copies continue."""
         log.warning(
             'subscription "%s": terminating logical replication worker due to '
             "administrator command",
@@ -176,7 +176,7 @@ class ApplyWorker:
             self.status.state = "stopped"
 
     def _sessions(self) -> None:
-        """Run sessions until an error or a stop, like one process of a server."""
+        """Run sessions under one pid, like a server process, until an error, stop or terminate."""
         with self._activity.apply(self.status, self.terminate) as self.pid:
             self._terminated.clear()
             try:
@@ -186,13 +186,13 @@ class ApplyWorker:
                 self.pid = None
 
     def _again_after(self, error: Exception) -> bool:
-        """Log, record and wait as ``retry`` decides; return whether to begin another session."""
+        """Follow a schema change, or wait or stop as ``retry`` decides; return whether to go on."""
         changed = None if self._parking is None else self._parking.to_follow(error)
         if changed is not None:
             try:
                 self._catalog.follow_change(changed, error)
                 return True
-            except ConnectionFailure as lost:  # the next session meets the change again
+            except ConnectionFailure as lost:  # the next session finds the change again
                 error = lost
             except PenstockError as refused:
                 log.warning("the change is not followed: %s", refused.message)
@@ -204,7 +204,7 @@ class ApplyWorker:
             error = error.with_statement(alter(self.subscription.name))
         if not is_copys:
             self.status.failed(error)
-        # A server connects before it handles disable_on_error.
+        # On a server, disable_on_error takes effect only after the worker has connected.
         disables = self.subscription.disable_on_error and not isinstance(error, ConnectionFailure)
         longest = self._sync_options().retry_interval
         decision = decide(error, self.failures, longest, disable_on_error=disables)
@@ -226,7 +226,7 @@ class ApplyWorker:
     def _waits_until(self, due: float) -> bool:
         """Wait for the next try; return False if the worker makes room for others meanwhile.
 
-        It does not while it copies tables.
+        A worker that copies tables makes no room.
         """
         while not (gives_way := self.others_wait and not self._copies.running):
             left = due - time.monotonic()
@@ -238,7 +238,7 @@ class ApplyWorker:
         return not gives_way
 
     def _session(self) -> None:
-        """Connect, open the tables, and stream until something about them changes."""
+        """Connect, open the tables, and stream until the session has to end."""
         # Cleared before the tables are read, so that any later change ends the session.
         self._changed.clear()
         self._parking = None
@@ -297,8 +297,8 @@ class ApplyWorker:
             try:
                 stream.run(self._told_to_end)
             except NotInBinary as found:
-                # Text from now on: the WAL still has the relation as it was sent, even if its
-                # columns have changed.
+                # Text from now on: even if the columns are altered back, the stream first sends
+                # the relation as it was.
                 self._asks_for_binary = False
                 log.warning("%s", found)
             except Exception as error:
@@ -307,7 +307,7 @@ class ApplyWorker:
                     raise
                 log.info("%s", text_of(error))
         else:
-            # No stream yet: changes from before the point of the first copy would be discarded.
+            # No stream yet: changes before the first copy's consistent point would be discarded.
             self.status.state = "copying"
             while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
@@ -317,8 +317,8 @@ class ApplyWorker:
         return Parking(self.subscription, self._warehouse, catalog.park, catalog.primary_key_name)
 
     def _warn_without_tables(self) -> None:
-        """Warn of a subscription without tables. It streams nevertheless, so that the publisher
-        need not keep its WAL."""
+        """Warn of a subscription without tables. The subscription streams nevertheless, so that
+        the publisher can recycle WAL."""
         if not self._catalog.rels():
             log.warning(
                 'subscription "%s" has no tables; once its publications (%s) have some: '
@@ -341,7 +341,7 @@ class ApplyWorker:
     def _members_hold(self, members: MembershipWatch) -> bool:
         """Return whether the subscription's tables are still those that this session opened.
 
-        If not, the session ends, and changes that are in no cut come again.
+        If not, the session ends, and changes after the last cut are sent again.
         """
         if members.holds():
             return True
@@ -473,23 +473,23 @@ class ApplyWorker:
 
 # Membership: check whether a subscription and its tables are still those of the session's start.
 #
-# A session ignores changes of tables that it lacks, and cannot park such tables. If the
-# subscription has other tables by then, such a change may belong to one of them. So no cut is made
-# after it, and nothing is acknowledged: the next session begins at the last cut and has the new
-# tables. A change that arrives after the check was committed at the publisher before REFRESH had
-# ended, or else another check follows before the next cut.
+# A session ignores changes of tables that it has not opened, and cannot park such tables. If tables
+# have been added since, an ignored change may belong to one of them. So each cut follows a check,
+# and if the tables differ, no cut is made and nothing is acknowledged: the next session begins at
+# the last cut and opens the new tables. If they are the same, the changes up to the cut were
+# committed before REFRESH added a table, and that table's copy has them.
 #
 # The publications of the subscription say which columns and rows of a table are published, and are
-# altered together with its tables. Both are read together, so a session always has matching ones.
+# altered together with the tables. A session reads both at once, so that they match.
 #
-# A table that has left belongs to its readers from then on. Staged changes are committed only while
-# the tables are the same, and changes that were staged before a reader's commit lose to it.
+# Others may write to a table that has left. Staged changes are committed only while the tables are
+# the same, and they lose to a commit that another writer makes first.
 #
-# It costs two looks at the change counter a batch. The rows are read only if the counter has moved.
+# Each batch reads the change counter twice. The rows are read only if the counter has moved.
 
 
 class MembershipWatch:
-    """Watch a subscription and its tables for one session, from before it opens its tables."""
+    """A subscription and its tables, watched for one session from before it opens the tables."""
 
     def __init__(
         self,
@@ -540,10 +540,10 @@ class CatalogAccess:
     """Return a number that grows with every change of the catalog. Cheap."""
     rels: Callable[[], Sequence[SubscriptionRel]]
     subscription_with_rels: Callable[[], tuple[Subscription | None, Sequence[SubscriptionRel]]]
-    """Return the present subscription and tables, read together; None if it is gone."""
+    """Return the present subscription (None if dropped) and its tables, read together."""
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
     check_origin: Callable[[], None]
-    """Raise ConfigurationLimitExceeded if there is no state for the subscription's origin now."""
+    """Raise ConfigurationLimitExceeded if no state is free for the subscription's origin."""
     record_publisher: Callable[[PublisherIdentity], None]
     park: Callable[[SubscriptionRel, BaseException], object]
     """Record that a table no longer follows the publisher, and why."""
@@ -559,28 +559,28 @@ class CatalogAccess:
     """Keep a table in the subscription, and the subscription unchanged, until the block is left.
     Yield a function that sets the table's state."""
     partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
-    """Return a partitioned table of the node with all its partitions, root first; () for others."""
+    """Return a partitioned table of the node and its partitions, root first; () if it has none."""
     enum_types: Callable[[], tuple[EnumType, ...]]
-    """Return the node's own types."""
+    """Return the enum types made on the node."""
     next_values: Callable[[TableName, str, int], Sequence[int]]
-    """Return the given number of next values of the sequence of a table's column. Raises
-    UndefinedTable (42P01), SequenceGeneratorLimitExceeded (2200H)."""
+    """Draw the given number of values from the sequence of a table's column. Raises UndefinedTable
+    (42P01), SequenceGeneratorLimitExceeded (2200H)."""
     restart_sequences: Callable[[TableName], object]
     """Restart the sequences of a table's columns, as for TRUNCATE RESTART IDENTITY."""
     primary_key_name: Callable[[TableName], str | None]
-    """Return the name of a table's primary key; None: the catalogs lack the key, or the table."""
+    """Return the name of a table's primary key; None if the catalogs lack the key or the table."""
     subscription_name: Callable[[str], str | None]
-    """Return a subscription's name by its app id; None: the node has no such subscription."""
+    """Return a subscription's name by its app id; None if the node has no such subscription."""
     dropped_subscriptions: Callable[[], Sequence[DroppedSubscription]]
-    """Return all dropped subscriptions that the node has had."""
+    """Return all subscriptions that were dropped on the node."""
     origin_name: Callable[[str], str | None]
-    """Return the name of a subscription's replication origin by its app id; None as above."""
+    """Return the replication origin's name by app id; None if the node has no such subscription."""
     requested_cuts: RequestedCuts
     two_phase: Callable[[], TwoPhaseOptions]
     """Return the present two-phase commit settings of a session."""
     follow_change: Callable[[SubscriptionRel, BaseException], object]
-    """Have a table copied again whose relation has changed at the publisher. Raises the errors of
-    REFRESH."""
+    """Have a table copied again after its relation has changed at the publisher. Raises the errors
+    of REFRESH."""
     count: Callable[[SubscriptionCounts], object]
     """Count errors and conflicts. Never raises."""
     skip_lsns: SkipLsns

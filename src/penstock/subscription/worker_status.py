@@ -1,9 +1,9 @@
 """The status that a worker reports while it runs (pg_stat_subscription, backend_status.c).
 
 The worker's threads report to it, and the node stores a frozen snapshot of it about once a second.
-It is for reports: only ``retry``'s count of failures in a row and the launcher's patience with a
-worker that connects depend on it. ``WorkerActivity``, a Protocol that ``node`` implements, shows a
-worker as a session of pg_stat_activity.
+The status is only reported, except that ``retry``'s count of failures in a row and the launcher's
+patience with a connecting worker depend on it. ``WorkerActivity``, a Protocol that ``node``
+implements, shows a worker as a session of pg_stat_activity.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _NO_TABLES: Final[Mapping[str, TableStatistics]] = MappingProxyType({})
 
 
 class Heard(Protocol):
-    """A source of changes, with its knowledge of the publisher. Times are microseconds since 1970,
-    0 while unknown."""
+    """A source of changes, with the publisher's last known LSN and times. Times are microseconds
+    since 1970, 0 while unknown."""
 
     @property
     def latest_end_lsn(self) -> Lsn: ...
@@ -50,7 +50,7 @@ class Heard(Protocol):
 
 
 class WorkerStatus:
-    """Collect a worker's status. The worker writes it, and anyone may read it."""
+    """A worker's status. The worker writes it, and anyone may read it."""
 
     def __init__(
         self, subid: int, count: Callable[[SubscriptionCounts], object] = lambda _: None
@@ -63,11 +63,11 @@ class WorkerStatus:
         self._behind = False
         """True if a transaction waits to be applied, or has arrived only in part."""
         self.changed_at = time.time()
-        """Time at which the state, or whether changes wait, changed last."""
+        """The time at which ``state`` or ``waiting`` changed last."""
         self._progressed = False
 
     def snapshot(self) -> SubscriptionStatistics:
-        """Return all numbers at one moment; unknown ones are None."""
+        """Return all numbers of one moment; unknown numbers are None."""
         with self._lock:
             return replace(self._now, tables=tuple(self._tables.values()))
 
@@ -95,8 +95,7 @@ class WorkerStatus:
         self._set(self._changed(targets), state=STREAMING, cut_lsn=cut)
 
     def received(self, position: Lsn, source: Heard, behind: bool) -> None:
-        """Note positions and times of the publisher. ``behind``: transactions wait to be
-        applied."""
+        """Note the publisher's LSNs and times. ``behind``: transactions wait to be applied."""
         changes: dict[str, Any] = {
             "received_lsn": position or None,
             "publisher_lsn": source.latest_end_lsn or None,
@@ -117,8 +116,8 @@ class WorkerStatus:
         applied: BatchOutcome,
         targets: Iterable[Target],
     ) -> None:
-        """Note that a batch is committed. ``commit_time``: that of its last transaction, in seconds
-        since 1970."""
+        """Note that a batch is committed. ``commit_time``: its last transaction's, in seconds since
+        1970."""
         self._progressed = True
         tables = {**self._tables, **self._changed(targets)}
         self._count_conflicts(applied)
@@ -178,7 +177,7 @@ class WorkerStatus:
             self._set({copy.table: after})
 
     def holding(self, held: SnapshotHorizon | None) -> None:
-        """Note the horizon that a copy holds back at the publisher; None without one."""
+        """Note the xmin horizon that a copy holds back at the publisher; None if none does."""
         self._set(
             copy_snapshot_at=held and held.since,
             copy_snapshot_xmin=held and held.xmin,
@@ -198,7 +197,7 @@ class WorkerStatus:
             )
 
     def only_failed(self, tables: Collection[str]) -> None:
-        """Clear the errors of all tables but these, as the others are copied or gone."""
+        """Clear the errors of all other tables: they are copied or gone."""
         with self._lock:
             healed = {
                 name: table
@@ -222,7 +221,7 @@ class WorkerStatus:
         )
 
     def _lasting_error(self) -> dict[str, Any]:
-        """Return the error that stays when the stream goes on: a failed copy's."""
+        """Return a failed copy's error, which stays while the stream goes on."""
         for table in self._tables.values():
             if table.error is not None:
                 return {name: getattr(table, name) for name in _NO_ERROR}
@@ -273,10 +272,10 @@ def _fields(error: BaseException) -> dict[str, Any]:
 
 
 class WorkerActivity(Protocol):
-    """Show the workers of one subscription in pg_stat_activity.
+    """The workers of one subscription as sessions of pg_stat_activity.
 
-    Each context stands for a worker of PostgreSQL from its start to its end, and yields its pid.
-    ``end`` makes the worker end; it is called from any thread.
+    Each context stands for a worker of PostgreSQL from its start to its end, and yields the
+    worker's pid. ``end``: makes the worker end; may be called from any thread.
     """
 
     def apply(

@@ -1,17 +1,17 @@
 """Read a backlog by a slot function instead of a stream (logicalfuncs.c).
 
-The messages are the same as in a stream, up to the end of the publisher's WAL at the start. A
+The messages are the same as in a stream, and end where the publisher's WAL ended at the start. A
 walsender sends one message at a time, which takes several times as long as decoding. The rows of a
 function are sent 8 kB at a time.
 
-The WAL is cut into windows. Lanes decode them in parallel and return them in order: while one is
-read, the next one is decoded. A window lies between two positions, so its limits are known before
-it is decoded. The server decides which transactions lie in it; this file checks that. The
+The WAL is cut into windows. Lanes decode windows in parallel and return them in order: while one
+window is read, the next one is decoded. A window lies between two LSNs, so its limits are known
+before it is decoded. The server decides which transactions lie in it; this file checks that. The
 subscription's own slot follows the cuts only (law 1).
 
-Rows come by COPY, from the session's socket, or in an encrypted session by a query, which limits
-the length of values. A longer message raises TooLong; then the whole backlog begins again, by COPY
-through libpq, which reads messages one by one.
+Rows are read by COPY from the session's socket. In an encrypted session they are read by a query
+that limits the length of values. A longer message raises TooLong; then the whole backlog begins
+again, by COPY through libpq, which reads messages one by one.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from penstock.walreceiver.slots import slot_state
 
 _ROWS: Final = 64
 LONGEST: Final = 1 << 20
-"""The most bytes of a value. libpq may hold this many bytes times the rows."""
+"""The most bytes of a value. libpq may hold ``_ROWS`` values of this size."""
 
 _LINGER_S: Final = 0.05
 """The most seconds that one call of ``read`` goes on after the first row."""
 
 _PAUSE_S: Final = 0.005
-"""Seconds without a byte after which a portion is returned, as large as it is."""
+"""Seconds without a byte after which a portion is returned, however small."""
 
 
 class TooLong(Exception):
@@ -70,7 +70,7 @@ def available() -> bool:
 
 
 class BinaryRows:
-    """Read the rows of one query. ``ended``: all rows have been returned."""
+    """The rows of one query. ``ended``: all rows have been returned."""
 
     def __init__(self, connection: Connection, sql: str, prefix: str) -> None:
         """Send the query. ``prefix``: the words before the server's messages. Raises
@@ -112,7 +112,7 @@ class BinaryRows:
             wait_s = deadline - time.monotonic()
             if values:
                 wait_s = min(wait_s, _PAUSE_S)
-            over = values and wait_s < 0  # without values, look at least once
+            over = values and wait_s < 0  # without values, check the socket at least once
             if over or not self._connection.wait_readable(max(0.0, wait_s)):
                 break
             self._pgconn.consume_input()
@@ -138,7 +138,7 @@ class BinaryRows:
 def _size(values: list[bytes]) -> int:
     try:
         return sum(map(len, values))
-    except TypeError:  # a NULL; a search for one would be slower, as it compares every value
+    except TypeError:  # a NULL; a search for it would be slower: it compares every value
         raise TooLong from None
 
 
@@ -153,7 +153,7 @@ _PREFIXES: Final = Prefixes(PREFIX, PREFIX)
 
 _BLOCK: Final = 8 << 20
 _PATIENCE_S: Final = 0.005
-"""Seconds without a byte after which a portion is returned, as large as it is."""
+"""Seconds without a byte after which a portion is returned, however small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Window:
 
 
 class Lane:
-    """Read windows by one session. ``by_copy``: read by COPY even in an encrypted session, so that
+    """A session that reads windows. ``by_copy``: read by COPY even in an encrypted session, so that
     values may have any length. A session without encryption reads values of any length anyway, and
     more quickly."""
 
@@ -185,7 +185,7 @@ class Lane:
 
     @property
     def way(self) -> str:
-        """The SQL command that returns the messages, for the log."""
+        """The SQL command that returns the messages, for log messages."""
         return "query" if self._by_libpq and not self.by_copy else "COPY"
 
     @property
@@ -195,7 +195,7 @@ class Lane:
 
     @property
     def ready(self) -> bool:
-        """True if a row is here, so the server has decoded the last window that was begun."""
+        """True if a row is here: the server has decoded the last window that was begun."""
         return not self.ended and self.connection.wait_readable(0)
 
     def begin(self, window: Window, messages: int) -> None:
@@ -244,7 +244,7 @@ class Lane:
         return MessageChunk.of_cells(cells)
 
     def end(self) -> Lsn:
-        """Return the position that the function reached, once all rows are read."""
+        """Return the LSN that the function reached. Call it once all rows are read."""
         self._rows = None
         self._position = self._confirmed()
         return self._position
@@ -279,10 +279,11 @@ class Lane:
 def _moved(copy: str, start: Lsn, passes: int) -> str:
     """Return the part of FROM before the function that reads from ``start`` on.
 
-    One statement does it all, so nobody here waits for the slot to move; each part needs the one
-    before. The first pass moves the slot to ``start``. A second pass to this position, now
-    confirmed, makes restart_lsn as new as possible (LogicalIncreaseRestartDecodingForSlot). This
-    pays, as the function decodes everything from restart_lsn on again, while a pass skips the rows.
+    One statement does it all, so that the client need not wait for the slot to move; each part
+    needs the result of the part before. The first pass moves the slot to ``start``. A second pass
+    to this LSN, now confirmed, makes restart_lsn as new as possible
+    (LogicalIncreaseRestartDecodingForSlot). This pays: the function decodes all WAL from
+    restart_lsn on again, while a pass skips the rows.
     """
     advance = "pg_catalog.pg_replication_slot_advance({}, {}) AS a{}"
     first = advance.format(copy, f"'{start}'", 1)
@@ -292,8 +293,7 @@ def _moved(copy: str, start: Lsn, passes: int) -> str:
 
 
 def _after(moved: str, lsn: str) -> str:
-    """Return SQL for the position that is NULL unless a slot was moved, so that the move runs
-    first."""
+    """Return SQL for an LSN that is NULL unless a slot was moved, so that the move runs first."""
     return f"CASE WHEN {moved}.end_lsn IS NOT NULL THEN {lsn}::pg_catalog.pg_lsn END"
 
 
@@ -302,8 +302,8 @@ _MESSAGES: Final = 4_000_000
 
 _PREFERRED_MESSAGES: Final = 1_500_000
 _PREFERRED_BYTES: Final = 256 << 20
-"""The most that a window should return. A small window costs too much: each decodes again from the
-slot's restart_lsn, which costs more than half as much a message as sending it."""
+"""The most that a window should return. Small windows cost too much: each decodes again from the
+slot's restart_lsn, and decoding a message costs more than half as much as sending it."""
 
 _REST_BYTES: Final = 8 << 20
 """Bytes after which the end of a window also ends a batch."""
@@ -315,7 +315,7 @@ SMALLEST_WAL: Final = 8 << 20
 """Bytes of WAL below which windows are not made smaller."""
 
 _GROWTH: Final = 4
-"""The largest ratio of a window to the one before."""
+"""The largest ratio of a window to the window before."""
 
 _PAGES: Final = 64 << 10
 """The largest size of a WAL page (XLOG_BLCKSZ). Windows end where a page ends: no record begins
@@ -327,8 +327,8 @@ spin."""
 
 _ADVANCE_WAL: Final = 1 << 30
 _ADVANCE_S: Final = 60.0
-"""Bytes or seconds after which the subscription's slot follows, so that the publisher recycles its
-WAL and does not take the slot for an idle one. Moving a slot costs a pass over that WAL."""
+"""Bytes or seconds after which the subscription's slot is moved, so that the publisher recycles its
+WAL and does not consider the slot idle. Moving a slot costs a pass over that WAL."""
 
 _LAST_S: Final = 60.0
 """Seconds that the publisher has to move the slot at the end."""
@@ -342,18 +342,18 @@ logger = logging.getLogger(__name__)
 
 
 class Backlog:
-    """Read the backlog of a slot. It has the reading side of ``ReplicationStream``, and an end."""
+    """The backlog of a slot. It has the reading side of ``ReplicationStream``, and an end."""
 
     far_behind: Final = True
 
     def __init__(self, lanes: Sequence[Lane], slot: str, start: Lsn, target: Lsn) -> None:
-        """``target``: the position at which the backlog ends."""
+        """``target``: the LSN at which the backlog ends."""
         self._lanes = lanes
         self._slot = slot
         self._asked: deque[tuple[Lane, Window]] = deque()
         """The windows that lanes work on, in the order of the WAL."""
         self._window_began = start
-        """The position where the first of them began; a part of it may have been read."""
+        """The LSN where the first window in ``_asked`` began; part of it may have been read."""
         self._planned: deque[Window] = deque()
         """The windows of a round that no lane works on yet; each lane gets one."""
         self._end = start
@@ -369,7 +369,7 @@ class Backlog:
         for lane in lanes:
             lane.connection.interrupt = self._check_wanted
         self.received_lsn = start
-        """The position before which everything has arrived. It moves at the end of each window."""
+        """The LSN before which everything has arrived. It moves at the end of each window."""
         self.latest_end_lsn = target
         self.last_send_time_us = 0
         """Stays 0: rows of a function carry no time."""
@@ -413,8 +413,8 @@ class Backlog:
         return self._between
 
     def confirm(self, lsn: Lsn, frames: int) -> None:
-        """Do nothing. ``hold`` gives the position, and the slot follows at the next window if it is
-        far enough behind."""
+        """Do nothing. ``hold`` gives the LSN, and the slot follows at the next window if it is far
+        enough behind."""
 
     def hold(self, lsn: Lsn | None) -> None:
         """Allow the subscription's slot to move up to ``lsn``; from any thread."""
@@ -491,7 +491,7 @@ class Backlog:
                 self._asked.append((lane, window))
 
     def _plan(self) -> None:
-        """Plan windows of the same size, so that lanes which begin together end together."""
+        """Plan windows of the same size, so that lanes that begin together end together."""
         rest, lanes = self.latest_end_lsn - self._end, len(self._lanes)
         each = -(-rest // lanes)
         size = max(SMALLEST_WAL, each if each < 2 * self._wal else self._wal)
@@ -509,9 +509,9 @@ class Backlog:
             lane.advance(self._slot, self._flush)
 
     def _check(self, chunk: MessageChunk, window: Window) -> None:
-        """Check that the transactions belong to the window. So none comes in two windows, and
-        commits come in the order of the WAL. Raises PublisherError if the server divides the WAL
-        differently."""
+        """Check that the transactions belong to the window. So no transaction comes in two windows,
+        and commits come in the order of the WAL. Raises PublisherError if the server divides the
+        WAL differently."""
         first, last = chunk.message(0), chunk.message(len(chunk) - 1)
         if first[:1] == _BEGIN:
             self._check_lsn(first[_BEGIN_LSN], window)
@@ -527,7 +527,7 @@ class Backlog:
             )
 
     def _end_window(self, lane: Lane, window: Window) -> None:
-        """End a window: ask for the position that was reached, and keep the rest, if any."""
+        """End a window: ask for the LSN that was reached, and keep the rest of the window."""
         position = lane.end()
         logger.debug(
             "window %s to %s: %d messages, %d kB, up to %s",
@@ -540,7 +540,7 @@ class Backlog:
             self._asked.popleft()
             self._resize(self._window_began, window.upto)
             # Without progress the flushed WAL has ended, or the slot is a node's, which stays at
-            # the commit before. The stream reads the rest.
+            # the last commit. The stream reads the rest.
             self.ended_early = position < min(window.upto, self.latest_end_lsn)
             self._done = position >= self.latest_end_lsn or self.ended_early
         self.received_lsn = max(self.received_lsn, position)
@@ -548,7 +548,7 @@ class Backlog:
             self._cancel()
 
     def _resize(self, start: Lsn, upto: Lsn) -> None:
-        """Choose the size of later windows by the size of this one's result."""
+        """Choose the size of later windows by the size of this window's result."""
         self._window_began = upto
         full = max(
             self._messages / _PREFERRED_MESSAGES, self._bytes / _PREFERRED_BYTES, 1 / _GROWTH

@@ -29,7 +29,7 @@ Row = tuple[str | None, ...]
 
 _DONE: Final = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.EMPTY_QUERY)
 _INTERRUPT_S: Final = 0.2
-"""Seconds between two looks at whether somebody still waits for a command."""
+"""Seconds between two calls of ``interrupt`` while a command runs."""
 _CANCEL_S: Final = 5.0
 """Seconds that ``cancel`` waits for the server's answer."""
 
@@ -60,7 +60,7 @@ class Connection:
     ) -> Connection:
         """Open a walsender of the named database, or an ordinary session.
 
-        Both accept simple queries. The first command sets everything that affects the answers;
+        Both accept simple queries. The first command sets everything that affects the answers, as
         PostgreSQL's own logical connections first clear ``search_path``. Raises
         AuthenticationFailure, ConnectionFailure.
         """
@@ -91,9 +91,9 @@ class Connection:
         return self.pgconn.status == ConnStatus.OK
 
     def is_encrypted(self) -> bool:
-        """Return whether only libpq can read the socket's data. It asks the server, and so must be
-        called outside of a transaction: a server without the view would abort it. Raises
-        ConnectionFailure."""
+        """Return whether only libpq can read the socket's data. Call it outside of a transaction:
+        it reads a system view, and without that view the server would abort the transaction.
+        Raises ConnectionFailure."""
         if self.pgconn.ssl_in_use:
             return True
         try:
@@ -105,7 +105,7 @@ class Connection:
             return True
 
     def hear_warnings(self, told: Callable[[str], object]) -> None:
-        """Pass the server's warnings, which other sessions do not ask for, to ``told``. Raises
+        """Pass the server's warnings, which our sessions otherwise suppress, to ``told``. Raises
         ConnectionFailure."""
         self.query("SELECT pg_catalog.set_config('client_min_messages', 'warning', false)")
 
@@ -136,7 +136,7 @@ class Connection:
         return result
 
     def execute(self, sql: str, *, prefix: str = "", timeout_s: float | None = None) -> PGresult:
-        """Run one command to its last result, or to the beginning of a copy, and return that."""
+        """Run one command to its last result, or to the beginning of a copy; return that result."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             self.pgconn.send_query(sql.encode())
@@ -238,8 +238,8 @@ class Connection:
     def cancel(self) -> None:
         """Ask the server to end the running command; from any thread, errors ignored.
 
-        This is libpq's non-blocking cancel: the older one holds the interpreter until the server
-        answers, and a server that hangs, or runs in this process, never does.
+        This is libpq's non-blocking cancel. The older cancel would hold the interpreter lock until
+        the server answers, and a server that hangs, or runs in this process, never does.
         """
         with contextlib.suppress(psycopg.Error):
             self._session.cancel_safe(timeout=_CANCEL_S)

@@ -1,6 +1,6 @@
 """Connection strings to the publisher, checked by libpq and kept secret (libpqrcv_check_conninfo).
 
-``connection`` opens them.
+``connection`` opens sessions by them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from psycopg.pq import Conninfo
 
 from penstock.errors import SqlSyntaxError
 
-# Settings of our sessions on the publisher, which protect them from other settings. A server, a
-# database or a role may have any (``ALTER ROLE ... SET quote_all_identifiers = on``). Each setting
-# that affects values, names or rows, or that ends a session or a transaction after some time, has
-# its value here. ``lc_monetary`` stays unchanged, as in PostgreSQL's subscriber: it sets the number
-# of fractional digits of a ``money`` value, so another value would change the amount.
+# Settings of our sessions on the publisher. They override settings of the server, the database and
+# the role (such as ``ALTER ROLE ... SET quote_all_identifiers = on``). Each setting that affects
+# values, names or rows, or that ends a session or a transaction after some time, is listed here.
+# ``lc_monetary`` stays unchanged, as in PostgreSQL's subscriber: it sets the number of fractional
+# digits of a ``money`` value, so another value would change the amount.
 
 _TEXT: Final = {
-    # those that libpqrcv_connect sends
+    # libpqrcv_connect sends these
     "datestyle": "ISO",
     "intervalstyle": "postgres",
     "extra_float_digits": "3",
@@ -48,8 +48,8 @@ _MEANING: Final = {
     # With "off", a policy that would hide rows is an error.
     "row_security": "off",
 }
-"""Settings for the meaning of our queries, and of the row filters in them, and for the rows that
-they find."""
+"""Settings for the meaning of our queries and their row filters, and for the rows that the queries
+find."""
 
 _SILENCE: Final = {"client_min_messages": "error"}
 """No notices: nobody reads them, and a role's settings may cause several for each row."""
@@ -84,8 +84,8 @@ def _escape(value: str) -> str:
 SESSION_OPTIONS: Final = " ".join(
     f"-c {name}={_escape(value)}" for name, value in SETTINGS.items() if name not in _NEWER
 )
-"""Settings for the start-up packet. The first command needs them: it may exceed a time limit of the
-role's."""
+"""Settings for the start-up packet. The first command needs them: it may exceed a time limit that
+the role has."""
 
 SESSION_SETTINGS: Final = (
     "SELECT pg_catalog.set_config(name, CASE pg_catalog.lower(name)"
@@ -173,7 +173,7 @@ def _parse(text: str) -> dict[str, str]:
 
 
 def _without_secrets(message: str, text: str) -> str:
-    """Blank out the piece that libpq could not read and quotes, if it may be part of a password."""
+    """Blank out the piece that libpq could not parse and quotes: it may be part of a password."""
     quoted = re.search(r'"(.*)"', message, re.DOTALL)
     if quoted is None or quoted[1] in _KNOWN or len(quoted[1]) <= 1:
         return message

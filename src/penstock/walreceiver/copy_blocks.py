@@ -1,11 +1,11 @@
 """Rows of a query by COPY in binary format, many at a time (libpqrcv_exec of copy_table).
 
-A query runs in an idle session or walsender. Blocks of rows are returned as they come, or the error
-with which the server or the network has ended the copy.
+A query runs in an idle session or walsender. Blocks of rows are returned as they arrive, or the
+error with which the server or the network has ended the copy.
 
 libpq returns one row for each call. So without encryption this file reads libpq's socket itself,
-after libpq has logged in and while libpq runs no command: to libpq the session is idle meanwhile.
-An unfinished copy closes the session, as libpq could not read the rest. In an encrypted session,
+after libpq has logged in and while libpq runs no command: to libpq the session seems idle. An
+unfinished copy closes the session, because libpq could not read the rest. In an encrypted session,
 libpq returns the messages.
 """
 
@@ -54,7 +54,7 @@ class Prefixes:
 
 
 class SocketCopy:
-    """Read a copy from the session's socket. ``ended``: all rows have been returned, and the
+    """A copy read from the session's socket. ``ended``: all rows have been returned, and the
     command has ended without an error.
 
     ``_buffer[_at:_filled]`` holds the bytes not yet returned, from the start of a message.
@@ -69,8 +69,9 @@ class SocketCopy:
         block_bytes: int,
         prefixes: Prefixes,
     ) -> None:
-        """Start the copy. ``fields``: the number of the query's columns; ``block_bytes``: messages
-        are collected up to this; a larger row makes a larger block. Raises ConnectionFailure."""
+        """Start the copy. ``fields``: the number of the query's columns; ``block_bytes``: the size
+        up to which messages are collected; a larger row makes a larger block. Raises
+        ConnectionFailure."""
         self.ended = False
         self._connection = connection
         self._fd = connection.socket
@@ -91,9 +92,9 @@ class SocketCopy:
             raise self._lost(_text(error)) from None
 
     def read(self, timeout_s: float, patience_s: float) -> CopyBlock:
-        """Return the rows that have come, which are valid until the next call; none after
-        ``timeout_s``, and at the end. Once there is something, more is added as long as it comes
-        within ``patience_s`` each time.
+        """Return the rows that have arrived, which are valid until the next call; none after
+        ``timeout_s``, and at the end. After the first byte, go on reading until no byte arrives for
+        ``patience_s``.
 
         Raises ProtocolViolation, ConnectionFailure, and the query's errors.
         """
@@ -114,8 +115,8 @@ class SocketCopy:
             self._over, self._fd = "connection not open", -1  # another file may get the number
 
     def _next_rows(self) -> CopyBlock | None:
-        """Handle the messages that are here up to the next rows, and return those; None if no whole
-        row is here."""
+        """Handle the messages before the next rows, and return these rows; None if no whole row is
+        here."""
         while not self.ended:
             size = self._whole_message()
             if size is None:
@@ -133,8 +134,8 @@ class SocketCopy:
                 wait(self._fd, select.POLLOUT, None)
 
     def _fill(self, timeout_s: float, patience_s: float) -> None:
-        """Read more of what the server sends, until the block is full, the copy may be over, or
-        nothing has come for so long."""
+        """Read more bytes until the block is full, the copy may be over, or no byte arrives for
+        ``timeout_s``, or for ``patience_s`` after the first byte."""
         if self._over is not None:
             raise self._lost(self._over)
         self._make_room()
@@ -243,8 +244,8 @@ class SocketCopy:
         return False
 
     def _take_header(self, contents: np.ndarray, size: int) -> None:
-        """Skip the file's header. If a row stands in the same message, give it a message head of
-        its own."""
+        """Skip the file's header. If a row follows in the same message, give the row a message head
+        of its own."""
         header = file_header(contents)
         if header is None:
             raise ProtocolViolation(self._prefix + "COPY file header is not whole")
@@ -275,14 +276,14 @@ as many objects repeatedly. Other messages wait in libpq."""
 
 
 class LibpqCopy:
-    """Read a copy by libpq. ``ended``: all rows have been returned, and the command has ended
+    """A copy read by libpq. ``ended``: all rows have been returned, and the command has ended
     without an error."""
 
     def __init__(
         self, connection: Connection, query: str, *, block_bytes: int, prefixes: Prefixes
     ) -> None:
-        """Start the copy, and wait for its beginning. ``block_bytes``: rows are collected up to
-        this; the last may exceed it. Raises the query's errors, ConnectionFailure."""
+        """Start the copy, and wait for its beginning. ``block_bytes``: the size up to which rows
+        are collected; the last row may exceed it. Raises the query's errors, ConnectionFailure."""
         self.ended = False
         self._connection = connection
         self._pgconn = connection.pgconn
@@ -295,8 +296,8 @@ class LibpqCopy:
             raise ConnectionFailure(prefixes.starting + "COPY did not start")
 
     def read(self, timeout_s: float, patience_s: float) -> CopyBlock:
-        """Return the rows that have come; none after ``timeout_s``, and at the end. Once there is
-        something, more is added as long as it comes within ``patience_s`` each time.
+        """Return the rows that have arrived; none after ``timeout_s``, and at the end. After the
+        first row, go on reading until no byte arrives for ``patience_s``.
 
         Raises ProtocolViolation, ConnectionFailure, and the query's errors.
         """
@@ -387,8 +388,8 @@ def start_copy(
 ) -> SocketCopy | LibpqCopy:
     """Start a copy of a query with ``fields`` columns, at least 1.
 
-    ``by_libpq``: the result of ``is_encrypted``. ``block_bytes``: messages are collected up to
-    this, at most 64 MB; a larger row makes a larger block. Raises ConnectionFailure, and the
+    ``by_libpq``: the result of ``is_encrypted``. ``block_bytes``: the size up to which messages are
+    collected, at most 64 MB; a larger row makes a larger block. Raises ConnectionFailure, and the
     query's errors.
     """
     block_bytes = min(block_bytes, _LARGEST)

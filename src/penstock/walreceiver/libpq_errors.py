@@ -1,6 +1,6 @@
-"""Errors of libpq and the server, as Penstock's errors with a remedy.
+"""Turn errors of libpq and the server into Penstock's errors with a remedy.
 
-A failed connection attempt has only a text, as libpq has no SQLSTATE for it. The caller decides by
+A failed connection attempt has only a text: libpq gives no SQLSTATE for it. The caller decides by
 the class whether to retry: an AuthenticationFailure needs a person, a ConnectionFailure may pass by
 itself, a PublisherError is the server's answer.
 """
@@ -30,7 +30,7 @@ from penstock.sql.text.quoting import quote_identifier
 _CONNECTION: Final = "Correct the connection string."
 _ANOTHER_CONNECTION: Final = "CONNECTION '...'"
 _ENABLE: Final = "ENABLE"
-"""The remedy after a correction at the publisher, as nothing is retried by itself."""
+"""The remedy after a correction at the publisher: nothing is retried by itself."""
 
 _UNHEALABLE: Final = (
     # (text in English, SQLSTATE that the server sent with it, hint, PenstockError.alter)
@@ -119,7 +119,7 @@ def connect_failure(text: str) -> ConnectionFailure:
 
 
 def _shorten(text: str) -> str:
-    """Remove psycopg's own prefix; several attempts stay one line each."""
+    """Remove psycopg's own prefix; several attempts stay on a line each."""
     return re.sub(r"^(connection failed|connection is bad): ", "", text.strip()).strip()
 
 
@@ -127,9 +127,9 @@ def result_failure(result: PGresult, prefix: str = "") -> PenstockError:
     """Return the error for a failed command. ``prefix``: PostgreSQL's words before the server's
     message.
 
-    If the server goes away (``is_connection_sqlstate``; without an SQLSTATE it is libpq's own
-    report of a broken socket) or ends the session by another error, it is a ConnectionFailure;
-    anything else is the server's answer.
+    It is a ConnectionFailure if the server goes away (``is_connection_sqlstate``; libpq's own
+    report of a broken socket has no SQLSTATE) or ends the session by another error. Any other
+    error is the server's answer.
     """
     fields: dict[int, str] = {
         field: value for field in _FIELDS if (value := _field(result, field)) is not None
@@ -139,8 +139,8 @@ def result_failure(result: PGresult, prefix: str = "") -> PenstockError:
 
 
 def server_failure(fields: Mapping[int, str], prefix: str = "", text: str = "") -> PenstockError:
-    """Return the error for a message's fields (Error and Notice Message Fields), by the bytes that
-    name them. ``text``: the message if the fields have none."""
+    """Return the error for a server message. ``fields``: by type byte (protocol chapter "Error and
+    Notice Message Fields"). ``text``: the message if the fields contain none."""
     sqlstate = fields.get(DiagnosticField.SQLSTATE)
     primary = fields.get(DiagnosticField.MESSAGE_PRIMARY)
     detail = fields.get(DiagnosticField.MESSAGE_DETAIL)

@@ -1,4 +1,4 @@
-"""The publisher for the other packages: one session that answers every question about it.
+"""The publisher as other packages see it: one session with a method for each query.
 
 Methods about one table and about slots call a function of ``table_info`` or ``slots``.
 """
@@ -31,8 +31,8 @@ class SystemIdentity:
 
 
 LOCK_PATIENCE: Final = "10s"
-"""The longest time that a question waits for a lock on the publisher. The server opens tables to
-answer; from version 16 on it opens every table of a publication to answer about one
+"""The longest time that a query waits for a lock on the publisher. The server opens tables to
+answer; from version 16 on, a query about one table opens every table of the publication
 (pg_get_publication_tables)."""
 
 
@@ -181,7 +181,7 @@ class Publisher:
         return database(self.connection)
 
     def timeline_history(self, timeline: int) -> dict[int, Lsn]:
-        """Return the timelines before this one, and where each ended (TIMELINE_HISTORY)."""
+        """Return the earlier timelines, and the LSN at which each ended (TIMELINE_HISTORY)."""
         if timeline == 1:
             return {}  # the first timeline has no history file
         ((_, content),) = self.connection.query(f"TIMELINE_HISTORY {timeline}")
@@ -233,7 +233,7 @@ class Publisher:
         """Return all tables in the publications with their OIDs, sorted. A partition root that is
         published as a root is listed itself.
 
-        Raises FeatureNotSupported if a table has different column lists in them.
+        Raises FeatureNotSupported if a table has different column lists in the publications.
         """
         version = self.connection.server_version
         query = _TABLES_16 if version >= 160000 else _TABLES_15 if version >= 150000 else _TABLES_14
@@ -255,7 +255,7 @@ class Publisher:
         return [(str(schema), str(table)) for schema, table in rows]
 
     def operations_left_out(self, publications: Sequence[str]) -> dict[TableName, frozenset[str]]:
-        """Return for each table in the publications the operations that none of them publishes."""
+        """Return for each table in the publications the operations that none of these publishes."""
         words = ("insert", "update", "delete", "truncate")
         rows = self.connection.query(_OPERATIONS.format(names=literal_list(publications)))
         return {

@@ -3,8 +3,8 @@
 
 The options name the connection and the slot; the rows are the output of the slot's plugin. The
 source reads by SQL functions, from a node's port or from any PostgreSQL. Offsets are LSNs: a batch
-holds the transactions whose commits lie between two of them, the same ones at each reading. The
-slot moves after Spark's checkpoint has the batch, so a crash of either side neither loses nor
+contains the transactions whose commits lie between two offsets, and is the same at each reading.
+The slot moves once Spark's checkpoint has the batch, so a crash of either side neither loses nor
 repeats changes.
 """
 
@@ -37,8 +37,8 @@ _CONFIRMED: Final = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE 
 
 @dataclass(frozen=True)
 class SlotOptions:
-    """Options of the source. ``conninfo``: for libpq; a password in it shows up in the query's
-    options, one in a password file or PGPASSWORD does not. ``binary``: return data as bytes.
+    """Options of the source. ``conninfo``: for libpq; the query's options show a password in it,
+    but not a password in a password file or PGPASSWORD. ``binary``: return data as bytes.
     ``plugin``: names and values for the output plugin."""
 
     conninfo: str
@@ -130,14 +130,14 @@ class SlotRange(InputPartition):
 
 
 class SlotReader(DataSourceReader):
-    """Read the slot's changes up to the end of the log when the DataFrame was loaded (Spark asks
-    for partitions then). Each query reads them again."""
+    """The slot's changes up to the end that the WAL had when the DataFrame was loaded (Spark asks
+    for partitions then). Each query reads the changes again."""
 
     def __init__(self, options: SlotOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[SlotRange]:
-        """Return one partition, as a slot has one reader."""
+        """Return one partition: a slot has one reader."""
         with self._options.connect() as connection:
             return [SlotRange("", _flushed(connection))]
 
@@ -149,13 +149,13 @@ class SlotReader(DataSourceReader):
 
 
 class SlotStreamReader(DataSourceStreamReader):
-    """Read a slot as a stream: offsets on the driver, rows in a task."""
+    """A slot read as a stream: offsets on the driver, rows in a task."""
 
     def __init__(self, options: SlotOptions) -> None:
         self._options = options
 
     def initialOffset(self) -> dict[str, str]:
-        """Return the position of the slot. Raises UndefinedObject."""
+        """Return the slot's confirmed LSN. Raises UndefinedObject."""
         with self._options.connect() as connection:
             return {_LSN: self._confirmed(connection)}
 
@@ -165,13 +165,13 @@ class SlotStreamReader(DataSourceStreamReader):
             return {_LSN: _flushed(connection)}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[SlotRange]:
-        """Return one partition, as a slot has one reader."""
+        """Return one partition: a slot has one reader."""
         return [SlotRange(start[_LSN], end[_LSN])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Read the rows of a batch, in a task. Raises psycopg.Error if the slot is in use or the
-        plugin refuses, and ConfigurationError if somebody else has moved the slot, so that some of
-        the batch may be gone."""
+        plugin raises an error; ConfigurationError if somebody else has moved the slot, so that part
+        of the batch may be gone."""
         assert isinstance(partition, SlotRange)
         with self._options.connect() as connection:
             # Spark begins a batch only once the batch before it is in the checkpoint.
@@ -180,13 +180,12 @@ class SlotStreamReader(DataSourceStreamReader):
             self._check_not_beyond(connection, partition.start)
 
     def commit(self, end: dict[str, str]) -> None:
-        """Move the slot to the end of a batch that is in the checkpoint, so nobody needs it any
-        more."""
+        """Move the slot to the end of a batch: the checkpoint has it, so nobody reads it again."""
         with self._options.connect() as connection:
             self._advance(connection, end[_LSN])
 
     def stop(self) -> None:
-        """Do nothing, as nothing is kept open."""
+        """Do nothing: nothing is kept open."""
 
     def _confirmed(self, connection: psycopg.Connection[Any]) -> str:
         row = connection.execute(_CONFIRMED, (self._options.slot,)).fetchone()

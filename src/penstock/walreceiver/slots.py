@@ -106,7 +106,7 @@ def create_slot(
     two_phase: bool = False,
     failover: bool = False,
 ) -> CreatedSlot:
-    """Run CREATE_REPLICATION_SLOT for pgoutput. Waits for transactions that run on the publisher.
+    """Run CREATE_REPLICATION_SLOT for pgoutput. It waits for running transactions on the publisher.
 
     ``failover`` needs a server of version 17. Raises NotInPrerequisiteState (wal_level),
     DuplicateObject, PublisherError (all slots in use 53400, no right 42501).
@@ -154,7 +154,7 @@ def drop_slot(
     connection: Connection, name: str, *, missing_ok: bool = False, timeout_s: float | None = None
 ) -> bool:
     """Run DROP_REPLICATION_SLOT ... WAIT, which waits until nobody streams from the slot. Return
-    False if there was none.
+    False if there was no such slot.
 
     Raises UndefinedObject unless ``missing_ok``; ObjectInUse if somebody still holds the slot after
     ``timeout_s`` (the connection is closed then).
@@ -177,7 +177,7 @@ def drop_slot(
 
 
 def slot_state(connection: Connection, name: str) -> RemoteSlot | None:
-    """Return the slot as pg_replication_slots shows it; None if there is none."""
+    """Return the slot as pg_replication_slots shows it; None if it does not exist."""
     rows = connection.query(
         "SELECT slot_name, plugin, database, temporary, active_pid, restart_lsn,"
         " confirmed_flush_lsn, wal_status,"

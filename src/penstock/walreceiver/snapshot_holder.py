@@ -18,10 +18,10 @@ from penstock.walreceiver.slots import create_slot
 
 
 class SnapshotHolder:
-    """Hold the snapshot of a slot that it creates.
+    """A new slot, and the session that holds its snapshot.
 
-    The slot is temporary by default and then only marks the point. A permanent one stays after
-    ``close`` and can stream from exactly there.
+    The slot is temporary by default, and then only marks the consistent point. A permanent slot
+    stays after ``close`` and can stream from exactly this point.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class SnapshotHolder:
         temporary: bool = True,
         check_server: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
-        """``check_server``: raises if the session is on another server than it should be."""
+        """``check_server``: raises an error if the session is on a wrong server."""
         self._check_server = check_server
         self._conninfo = conninfo
         self.slot_name = slot_name
@@ -44,7 +44,7 @@ class SnapshotHolder:
         after the point is not in the snapshot and is sent by the slot. Raises the errors of
         ``create_slot``.
 
-        Waits for all transactions that write on the publisher, unless ``interrupt`` raises."""
+        This waits for all transactions that write on the publisher, unless ``interrupt`` raises."""
         connection = Connection.connect(self._conninfo, self.slot_name)
         connection.interrupt = interrupt
         try:
@@ -61,8 +61,8 @@ class SnapshotHolder:
         return slot.snapshot_name, slot.consistent_point
 
     def check(self) -> None:
-        """Raise ConnectionFailure if the session is gone, and the snapshot with it. Sends nothing,
-        as any command would end the export."""
+        """Raise ConnectionFailure if the session is gone, and the snapshot with it. Send nothing:
+        any command would end the export."""
         connection = self._connection
         if connection is None or not connection.is_open:
             raise lost_snapshot()
@@ -99,7 +99,7 @@ class SnapshotHolder:
 
 
 def lost_snapshot(reason: str | None = None) -> ConnectionFailure:
-    """Return the retryable error of a lost snapshot: the copy starts again at a new one."""
+    """Return the retryable error of a lost snapshot: the copy starts again at a new snapshot."""
     return ConnectionFailure(
         "the session that held the exported snapshot is gone",
         detail=reason,

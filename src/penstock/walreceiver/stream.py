@@ -39,9 +39,9 @@ from penstock.walreceiver.slots import slot_state
 
 # Feedback of a stream: status updates for the publisher, and when they are due (worker.c:
 # get_flush_position, send_feedback, LogicalRepApplyLoop). Pure: time is passed in (monotonic
-# seconds); ``stream`` sends. ``flush_lsn`` obeys law 1: it is the last cut while a returned message
-# is not in a cut. Once nothing is pending it is the last received position, so that idle and
-# filtered streams advance the slot.
+# seconds); ``ReplicationStream`` sends. ``flush_lsn`` obeys law 1: it is the last cut while a
+# returned message is not in a cut. Once nothing is pending, it is the last received LSN, so that
+# idle and filtered streams advance the slot.
 
 STATUS: Final = struct.Struct("!cQQQq?")
 """A standby status update: 'r', write, flush, apply, client time (us since 2000), reply
@@ -66,11 +66,11 @@ class Status:
 
 
 class Feedback:
-    """Hold the positions of one stream.
+    """The LSNs of one stream, and the decision when a status is due.
 
     ``status_interval_s``: wal_receiver_status_interval, 0 = only when asked. ``timeout_s``:
     wal_receiver_timeout, 0 = never. ``heartbeat_s``: the longest time that we may stay silent (a
-    part of the publisher's wal_sender_timeout), 0 = any.
+    part of the publisher's wal_sender_timeout), 0 = no limit.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Feedback:
 
     @property
     def flush_lsn(self) -> Lsn:
-        """The position that may be reported as durable: never beyond the last cut while anything is
+        """The LSN that may be reported as durable: never beyond the last cut while anything is
         pending."""
         pending = self._frames_durable < self.frames_received
         flush = self._durable if pending else max(self._durable, self.received)
@@ -122,13 +122,13 @@ class Feedback:
         self._asked = True
 
     def confirm(self, lsn: Lsn, frames: int) -> None:
-        """Note that a cut at ``lsn`` is durable. ``frames`` counts the data messages since the
-        start of the stream which the cut covers or which need none."""
+        """Note that a cut at ``lsn`` is durable. ``frames``: the number of data messages since the
+        start of the stream that are in the cut or need no cut."""
         self._durable = max(self._durable, lsn)
         self._frames_durable = max(self._frames_durable, frames)
 
     def hold(self, lsn: Lsn | None) -> None:
-        """Report nothing beyond ``lsn`` even when idle (tables are being copied); None lifts it."""
+        """Report nothing beyond ``lsn``, even when idle (during copies); None: no limit."""
         self._hold = lsn
 
     def listens(self, now: float) -> None:
@@ -136,8 +136,8 @@ class Feedback:
         self._listening_since = now
 
     def waited(self, now: float) -> None:
-        """Note that nothing came since ``listens`` or the last call. Raises ConnectionFailure after
-        wal_receiver_timeout."""
+        """Note that nothing has come since ``listens`` or the last ``waited``. Raises
+        ConnectionFailure after wal_receiver_timeout."""
         self._silence += now - self._listening_since
         self._listening_since = now
         if self._timeout > 0 and self._silence >= self._timeout:
@@ -148,7 +148,7 @@ class Feedback:
             )
 
     def due(self, now: float) -> Status | None:
-        """Return the status to send now, if any. Call ``sent`` once it is on its way."""
+        """Return the status to send now, if any. Call ``sent`` when sending it."""
         ping = self._timeout > 0 and not self._ping_sent and self._silence >= self._timeout / 2
         positions = self._positions(ping)
         if ping or self._asked or now - self._sent_at >= self._heartbeat:
@@ -194,8 +194,8 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicationStream:
-    """Stream from a logical slot (START_REPLICATION). After ``stop`` the connection takes commands
-    again."""
+    """A stream from a logical slot (START_REPLICATION). After ``stop`` the connection takes
+    commands again."""
 
     far_behind: Final = False
 
@@ -218,7 +218,7 @@ class ReplicationStream:
         self._streaming = False
         self._failure: PenstockError | None = None
         self.latest_end_lsn = Lsn(0)
-        """The publisher's position, from its last keepalive or message."""
+        """The publisher's LSN, from its last keepalive or message."""
         self.last_send_time_us = 0
         """The time at which the publisher sent the last message, us since 1970."""
         self.last_receipt_time_us = 0
@@ -256,7 +256,7 @@ class ReplicationStream:
 
     @property
     def received_lsn(self) -> Lsn:
-        """The last position that the publisher sent; everything before it has arrived."""
+        """The last LSN that the publisher sent; everything before it has arrived."""
         return self._feedback.received
 
     @property
@@ -266,16 +266,16 @@ class ReplicationStream:
 
     @property
     def flush_lsn(self) -> Lsn:
-        """The position that is or will be reported to the publisher as durable."""
+        """The LSN that is or will be reported to the publisher as durable."""
         with self._lock:
             return self._feedback.flush_lsn
 
     def confirm(self, lsn: Lsn, frames: int) -> None:
-        """Note that a cut at ``lsn`` is durable; it covers the first ``frames`` frames of this
-        stream.
+        """Note that a cut at ``lsn`` is durable and contains the first ``frames`` frames of this
+        stream, some of which may have changed nothing.
 
-        ``frames`` may count frames that changed nothing. Once all are covered, the stream counts as
-        idle and keepalives move the slot. From any thread.
+        Once a cut contains all frames, the stream counts as idle, and keepalives move the slot.
+        May be called from any thread.
         """
         with self._lock:
             self._feedback.confirm(lsn, frames)
@@ -294,7 +294,7 @@ class ReplicationStream:
         self.wake()
 
     def rests(self, came: bool) -> bool:
-        """Return whether a batch should end here, as nothing more has come."""
+        """Return whether a batch should end here: it should if nothing more has come."""
         return not came
 
     def wake(self) -> None:
@@ -309,8 +309,9 @@ class ReplicationStream:
         """Return the XLogData frames that are here now, up to the limits; [] after ``timeout_s`` or
         a wake-up.
 
-        Answers keepalives and sends what feedback finds due. Raises ConnectionFailure (the stream
-        ended, the connection broke, wal_receiver_timeout), PublisherError (an error in the stream).
+        Answers keepalives and sends status updates that are due. Raises ConnectionFailure (the
+        stream ended, the connection broke, wal_receiver_timeout), PublisherError (an error in the
+        stream).
         """
         deadline = time.monotonic() + timeout_s
         with self._lock:
@@ -333,7 +334,7 @@ class ReplicationStream:
             if woken or time.monotonic() >= deadline:
                 break
         self._send_due(time.monotonic())
-        return frames  # the next call raises a failure that followed them
+        return frames  # the next call raises a failure that came after these frames
 
     def tick(self) -> None:
         """Send a status if one is due, without reading: for a receiver that pauses.
@@ -345,10 +346,10 @@ class ReplicationStream:
         self._send_due(time.monotonic())
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """End the stream in order: CopyDone both ways, then two command completions.
+        """End the stream cleanly: CopyDone both ways, then two command completions.
 
-        A publisher in the middle of a large transaction first sends it to its end; after
-        ``timeout_s`` the connection is closed instead.
+        A publisher in the middle of a large transaction first sends all of it; after ``timeout_s``
+        the connection is closed instead.
         """
         if not self._streaming:
             return
@@ -444,8 +445,8 @@ class ReplicationStream:
         return self._connection.broken(str(error), _RECEIVE_PREFIX)
 
     def _last_result(self, deadline: float) -> PGresult | None:
-        """Return the next result. Return None, too, if nothing comes any more: a host that goes
-        away may leave the connection open."""
+        """Return the next result; None after the last one, or if nothing comes any more: a host
+        that goes away may leave the connection open."""
         while self._pgconn.is_busy():
             if not self._connection.wait_readable(max(0.0, deadline - time.monotonic())):
                 logger.info("the publisher has ended the stream, and not closed the connection")
@@ -483,31 +484,31 @@ class ReplicationStream:
 
 
 def _heartbeat_s(connection: Connection) -> float:
-    """Return a third of the publisher's wal_sender_timeout, after which it ends silent streams, in
-    seconds; 0 if it never does."""
+    """Return, in seconds, a third of wal_sender_timeout, after which the publisher ends silent
+    streams; 0 if it never does."""
     rows = connection.query("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")
     return int(rows[0][0] or 0) / 3000 if rows else 0.0
 
 
 # CopyData messages of a connection, many at a time (libpqrcv_receive reads them one by one).
 #
-# The reader pauses only to read in large portions. The caller waits for the first byte, answers,
-# and handles the end of the copy.
+# The caller waits for the first byte, answers, and handles the end of the copy. The reader only
+# pauses between reads, to read in large portions.
 #
-# The pauses are there because a walsender sends each message by itself. A reader that takes every
-# one as it comes makes the kernel send, wake and acknowledge each; a reader that comes back a
-# little later finds them joined. With 1 M small transactions over loopback TCP that takes 5 s of a
-# walsender's time instead of 13 s.
+# A walsender sends each message by itself. If the reader takes every message as it comes, the
+# kernel sends, wakes and acknowledges for each; if the reader comes back a little later, it finds
+# several messages joined. With 1 M small transactions over loopback TCP the pauses save 8 of 13 s
+# of the walsender's time.
 
 _FULL_READ: Final = 15_000
 """Bytes above which a read may have left something in the socket: libpq reads 16 kB at once. With
-TLS it reads a record, which has at most 8 kB, so the size does not tell."""
+TLS it reads one record of at most 8 kB, so the size shows nothing."""
 
 _COPY_DATA_HEADER: Final = 1 + 4
 """The bytes of each message that libpq reads and does not return: type and length."""
 
 _BUSY_S: Final = 0.005
-"""Seconds since the last message within which a stream is worth a pause."""
+"""A stream is worth a pause only within this many seconds after its last message."""
 
 _PAUSE_S: Final = 0.0005
 _LOCAL_PAUSE_S: Final = 0.0001
@@ -515,12 +516,12 @@ _LOCAL_PAUSE_S: Final = 0.0001
 the sender would wait."""
 
 _LINGER_S: Final = 0.02
-"""The most seconds that one call of ``read`` goes on pausing."""
+"""The most seconds in which one call of ``read`` makes pauses."""
 
 
 class CopyReader:
-    """Read the messages of a copy. ``error``: the reason if the connection broke; earlier messages
-    are still returned."""
+    """The messages of a copy. ``error``: the reason if the connection broke; earlier messages are
+    still returned."""
 
     def __init__(self, pgconn: PGconn) -> None:
         self._pgconn = pgconn
@@ -583,16 +584,16 @@ _LANES: Final = 2
 _FEWER: Final = "by fewer sessions"
 
 _SPARE_SLOTS: Final = 2
-"""The number of free slots that must be left for others, or there is no second session."""
+"""The number of slots that a second session must leave free for others."""
 
 _AGAIN_AT_MOST: Final = 16
 _AGAIN_BESIDE: Final = 4
-"""Limits for the WAL that has to be decoded again before the backlog begins, as a multiple of the
-backlog: for fetching it at all, and by a second session. A stream decodes that WAL once, but each
-window does so again."""
+"""Limits for the WAL before the backlog that has to be decoded again, as a multiple of the backlog:
+above the first the backlog is streamed, above the second it is fetched by one session. A stream
+decodes that WAL once, each window decodes it again."""
 
 _LITTLE: Final = 64 << 20
-"""Bytes of WAL that may be decoded again in any case, as it takes almost no time."""
+"""Bytes of WAL that may be decoded again in any case: that takes almost no time."""
 
 
 def open_backlog(
@@ -607,9 +608,9 @@ def open_backlog(
     """Return the backlog of ``slot`` after ``start``, if it is more than ``threshold`` bytes of WAL
     and the publisher lets us copy the slot. Otherwise close the connection and return None.
 
-    ``session``: opens an ordinary session as ``connection`` was opened; None: the backlog is
-    fetched by COPY on ``connection``. Raises ConnectionFailure: a connection that breaks here is no
-    reason to stream the whole backlog.
+    ``session``: opens an ordinary session to the same address as ``connection``; None: the backlog
+    is fetched by COPY on ``connection``. Raises ConnectionFailure: a connection that breaks here is
+    no reason to stream the whole backlog.
     """
     try:
         ((end,),) = connection.query(
@@ -708,7 +709,7 @@ def _connect_to_same_server(
     connection: Connection, session: Callable[[], Connection], instead: str
 ) -> Connection | None:
     """Open an ordinary session on the same server; return None if that fails. A host name or a list
-    of hosts may lead to another server each time, which may have a slot of that name, too."""
+    of hosts may lead to another server each time, which may have a slot of the same name."""
     asked = (
         "SELECT datid, backend_start, pg_catalog.current_database()"
         f" FROM pg_catalog.pg_stat_get_activity({connection.backend_pid})"

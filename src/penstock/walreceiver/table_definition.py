@@ -39,7 +39,7 @@ class AttributeDefinition:
     ``expression``: digest of the generation expression, empty without one. ``missing``: the value
     in rows that are older than the column, if the catalog keeps one (attmissingval); None with
     ``has_missing`` if its text is not known. ``changed``: the transaction that last wrote the
-    catalog's row.
+    column's catalog row.
     """
 
     number: int
@@ -52,7 +52,7 @@ class AttributeDefinition:
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> AttributeDefinition:
-        """Read one of the lists of a definition's attributes."""
+        """Parse the list that stands for one attribute in a definition."""
         number, name, type_oid, typmod, collation, generated, *rest = row
         attribute = Attribute(name, type_oid, typmod, generated=AttGenerated(generated))
         return cls(number, attribute, collation, *rest)
@@ -68,7 +68,7 @@ class AttributeDefinition:
 class TypeDefinition:
     """A type that the publisher's users have made. ``parts``: types that it is made of (elements of
     an array, the base of a domain, subtypes of a range). ``labels``: (OID, label) of an enum.
-    ``attributes``: (number, type) of a composite type; the type of a dropped one is 0. ``places``:
+    ``attributes``: (number, type) of a composite type; a dropped attribute has type 0. ``places``:
     the sort order of each of ``labels``. ``written``: the transaction that last wrote each of the
     labels or attributes."""
 
@@ -92,11 +92,11 @@ class Membership:
     """A reason why a table is published. ``entry``: OID of the row in pg_publication_rel or
     pg_publication_namespace, 0 for all tables. ``changed``: the transaction that last altered the
     publication. ``operations``: some of i, u, d, t. ``columns``: the list, None for all.
-    ``row_filter``: a digest, None without one. ``kind``: t if the entry names a table, s for a
-    schema, a for all tables. ``relation``: the partitioned table above that is published, 0 for the
-    table itself. ``path``: the transactions that attached the table, up to there. ``placed``: if
-    a schema is published, the transaction that last renamed, moved or re-owned the table in it
-    (``relation``), and its owner."""
+    ``row_filter``: a digest, None without a filter. ``kind``: t if the entry names a table, s for a
+    schema, a for all tables. ``relation``: the published partitioned table above the table, 0 if
+    the table itself is published. ``path``: the transactions that attached the tables from the
+    table up to ``relation``. ``placed``: if a schema is published, the transaction that last
+    renamed, moved or re-owned the table in that schema, and this table's owner."""
 
     publication: int
     name: str
@@ -115,7 +115,7 @@ class Membership:
 
     @property
     def selects(self) -> tuple[str, str | None, str | None, str]:
-        """The changes, rows and columns that it publishes."""
+        """The operations, columns, rows and generated columns that it publishes."""
         return self.operations, self.columns, self.row_filter, self.generated
 
 
@@ -123,7 +123,7 @@ class Membership:
 class LeafDefinition:
     """A partition with rows of its own. ``missing``: columns that have a missing value in it;
     ``changed``: the transaction that last wrote its row in pg_class. ``logged``: False for an
-    unlogged one, whose changes are not sent."""
+    unlogged partition, whose changes are not sent."""
 
     oid: int
     name: str
@@ -149,10 +149,10 @@ class PartitionLink:
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """A published table. ``filenode``: of the heap, another one after each rewrite, 0 for a
-    partitioned table. ``toast``: OID of its TOAST table, another one after a rewrite by ALTER
-    TABLE, 0 without. ``columns``: the highest number of a column that it ever had. ``memberships``:
-    those by which changes are sent under the table's own name. ``name``: (schema, table)."""
+    """A published table. ``filenode``: the heap's, new after each rewrite, 0 for a partitioned
+    table. ``toast``: OID of its TOAST table, new after a rewrite by ALTER TABLE, 0 without one.
+    ``columns``: the highest column number that was ever used. ``memberships``: those by which
+    changes are sent under the table's own name. ``name``: (schema, table)."""
 
     filenode: int
     toast: int
@@ -165,7 +165,7 @@ class TableDefinition:
     name: tuple[str, str]
 
     def path(self, leaf: int) -> tuple[PartitionLink, ...]:
-        """Return the links by which a leaf is in the tree, its own one first."""
+        """Return the links by which a leaf is in the tree, from the leaf upwards."""
         found = []
         while (link := self._links.get(leaf)) is not None:
             found.append(link)
@@ -224,10 +224,10 @@ def read_definitions(
     oids: Collection[int],
     xids: Collection[int] = (),
 ) -> Definitions | None:
-    """Look at tables by their OIDs; one that was dropped is not in the answer. ``xids``: wait until
-    these transactions, which were sent, can be seen, unless they may wait for us. Return None if
-    the publisher is a node, whose catalogs lack these numbers. Raises PublisherError,
-    ConnectionFailure."""
+    """Look at tables by their OIDs; the result omits dropped tables. ``xids``: sent transactions;
+    wait until they are visible, unless their commits may wait for us (a synchronous standby).
+    Return None if the publisher is a node, whose catalogs lack these numbers. Raises
+    PublisherError, ConnectionFailure."""
     if not oids:
         return Definitions(INVALID, INVALID, 0, SeenTransactions(0), {})
     if _is_node(connection):
@@ -243,8 +243,8 @@ def read_definitions(
 
 
 def _see(connection: Connection, xids: Collection[int]) -> tuple[Lsn, int, SeenTransactions]:
-    """Ask for the WAL's position and the ended transactions. Later queries see at least the changes
-    of those."""
+    """Ask for the end of the flushed WAL and the ended transactions. Later queries see at least the
+    changes of these transactions."""
     deadline = time.monotonic() + _SEEN_S
     while True:
         ((position,),) = connection.query(_FLUSHED)
@@ -256,12 +256,12 @@ def _see(connection: Connection, xids: Collection[int]) -> tuple[Lsn, int, SeenT
 
 
 def _follows(xid: int, other: int) -> bool:
-    """Compare as TransactionIdFollowsOrEquals does: numbers begin again after 2^32."""
+    """Compare as TransactionIdFollowsOrEquals does: xids begin again after 2^32."""
     return (xid - other) % _XIDS_IN_ALL < _XIDS_IN_ALL // 2
 
 
 def parse_definition(raw: Raw) -> TableDefinition:
-    """Read one table's lists."""
+    """Parse one table's definition."""
     filenode, toast, columns, kind, persistence, schema, name = raw["class"]
     memberships = tuple(Membership(*each) for each in raw.get("memberships", ()))
     return TableDefinition(
@@ -290,8 +290,8 @@ def parse_definition(raw: Raw) -> TableDefinition:
 def published_namesakes(
     connection: Connection, publications: Sequence[str], names: Collection[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Return those of the names that belong to tables which are published now. Raises
-    PublisherError, ConnectionFailure."""
+    """Return the names among ``names`` that belong to published tables now. Raises PublisherError,
+    ConnectionFailure."""
     which = ", ".join(f"({literal_list(name)})" for name in sorted(names))
     rows = connection.query(
         "SELECT c.oid::bigint FROM pg_catalog.pg_class c"
@@ -304,8 +304,8 @@ def published_namesakes(
 
 
 def _are_sent(kind: str, memberships: Collection[Membership]) -> bool:
-    """Return whether changes are sent under the table's own name, and not under that of a
-    partitioned table above, or of partitions below (get_rel_sync_entry)."""
+    """Return whether changes are sent under the table's own name, and not under the name of a
+    partitioned table above or of partitions below (get_rel_sync_entry)."""
     if any(each.via_root and each.relation for each in memberships):
         return False
     return kind != "p" or any(each.via_root for each in memberships)
@@ -314,13 +314,14 @@ def _are_sent(kind: str, memberships: Collection[Membership]) -> bool:
 def rows_came_with(
     connection: Connection, leaf: int, links: Sequence[PartitionLink]
 ) -> bool | None:
-    """Return whether a partition has rows older than one of the links: they came to the root
-    without a message. Return True if its rows may not be read, or have no age (a foreign table);
-    None if somebody has locked it.
+    """Return whether a partition has rows older than one of the links: such rows came to the root
+    without a message. Return True if we may not read its rows, or they have no age (a foreign
+    table); None if somebody has locked it.
 
-    The transaction that attached it may have written such rows in subtransactions, whose numbers
-    are greater than its own. Command numbers continue through all of them, so a row of an earlier
-    command than the link's is such a row. Raises PublisherError, ConnectionFailure.
+    The transaction that attached the partition may have written such rows in subtransactions, whose
+    xids are greater than its own. Command numbers continue through all subtransactions, so a row
+    with a lower command number than the link is such a row. Raises PublisherError,
+    ConnectionFailure.
     """
     before = " OR ".join(
         f"NOT {_since(link.attached)} OR cmin::text::bigint < {link.command}" for link in links
@@ -330,30 +331,30 @@ def rows_came_with(
 
 def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool | None:
     """Return whether a partition has a row of a transaction before ``xid``, and so was not emptied
-    since. Return False if its rows may not be read; None if somebody has locked it. Raises
+    since. Return False if we may not read its rows; None if somebody has locked it. Raises
     PublisherError, ConnectionFailure."""
     return _has_rows(connection, leaf, f"NOT {_since(xid)}", unread=False)
 
 
 def rows_came_between(connection: Connection, leaf: int, first: int, last: int) -> bool | None:
-    """Return whether a partition has a row of a transaction from ``first`` up to, and without,
-    ``last``. Return False if its rows may not be read; None if somebody has locked it. Raises
+    """Return whether a partition has a row of the transaction ``first`` or a later one, but before
+    ``last``. Return False if we may not read its rows; None if somebody has locked it. Raises
     PublisherError, ConnectionFailure."""
     which = f"{_since(first)} AND NOT {_since(last)}"
     return _has_rows(connection, leaf, which, unread=False)
 
 
 def _since(xid: int) -> str:
-    """Return the condition that a row is of the transaction ``xid`` or a later one. A row that is
-    older by more than 2^31 transactions has a negative age; freezing does not change its number."""
+    """Return the condition that the transaction ``xid`` or a later one wrote a row. A row that is
+    older by more than 2^31 transactions has a negative age; freezing does not change its xmin."""
     return f"(pg_catalog.age(xmin) BETWEEN 0 AND pg_catalog.age('{xid}'::pg_catalog.xid))"
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenSince:
     """The rows of a publisher's catalogs that were written after pg_upgrade had restored them: OIDs
-    of relations, publications, and entries of publications. ``xid``: the first transaction
-    after."""
+    of relations, publications, and entries of publications. ``xid``: the first transaction after
+    the restore."""
 
     xid: int
     relations: frozenset[int]
@@ -393,8 +394,8 @@ _UNREADABLE: Final = ("42501", "0A000", "42703", "42P01", "3F000")
 none in this kind of table; gone meanwhile."""
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _PATIENCE: Final = "100ms"
-"""The longest time that a question about rows waits for a lock. It is short, as all other tables
-wait, too."""
+"""The longest time that a query about rows waits for a lock. It is short because all other tables
+wait meanwhile."""
 
 
 def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) -> bool | None:

@@ -150,7 +150,7 @@ def _attributes(
 
 
 def _key_columns(indkey: str | None, indnkeyatts: str | None) -> list[str]:
-    """Return the column numbers of the identity's index, without those that it only INCLUDEs
+    """Return the column numbers of the identity's index, without INCLUDE columns
     (RelationGetIdentityKeyBitmap)."""
     return [] if indkey is None else indkey.split()[: int(str(indnkeyatts))]
 
@@ -212,7 +212,7 @@ def _row_filter(
 
 
 def _leaves(connection: Connection, relation: Relation, relkind: str) -> tuple[LeafTable, ...]:
-    """Return the heaps behind a relation, largest first; the root itself if they cannot be read."""
+    """Return the heaps of a relation, largest first; the root itself if they cannot be read."""
     members = (
         f"SELECT relid FROM pg_catalog.pg_partition_tree({relation.oid}) WHERE isleaf"
         if relkind == "p"

@@ -1,17 +1,17 @@
-"""Lock the tables of a copy in ACCESS SHARE, as pg_dump does, and check that this was in time.
+"""Lock the tables of a copy in ACCESS SHARE, as pg_dump does, and check that no change came first.
 
 One transaction holds the locks, and each table that cannot be copied now gets an error. A snapshot
 protects rows, not files. A command that rewrites a table (CLUSTER, VACUUM FULL, ALTER TABLE) moves
 rows to other blocks between two of our reads, or gives them an xmin that the snapshot does not see;
-TRUNCATE and DETACH remove them. All of these need a lock that conflicts with ACCESS SHARE. If a
+TRUNCATE and DETACH remove rows. All of these need a lock that conflicts with ACCESS SHARE. If a
 session has waited for such a lock for some seconds, we release ours and begin the table's copy
 again later.
 
-The locks are taken after the snapshot. Creating the slot waits for every writing transaction, which
-includes one that waits for a lock to change a table. If we locked first, the two would wait for
-each other, and the server could not detect the deadlock. To find changes between the snapshot and
-the lock, the catalogs in the snapshot are compared with the present ones. A changed table is left
-out, and copied at a later snapshot.
+The locks are taken after the snapshot. Creating the slot waits for every writing transaction, even
+for a transaction that waits for a lock to change a table. If we locked first, the slot would wait
+for that transaction and that transaction for us, and the server could not detect the deadlock. To
+find changes between the snapshot and the lock, the catalogs in the snapshot are compared with the
+present catalogs. A changed table is left out, and copied at a later snapshot.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _PATIENCE: Final = "1s"
 """The longest time that a round waits for locks; it waits once, and the next round tries again."""
 
 _POLITENESS_S: Final = 3.0
-"""Seconds that somebody else waits for a table before its copy is given up. Readers of the table
-wait behind that session, so it must be short; a careful migration gives up sooner, and retries."""
+"""Seconds that another session waits for a table before we give up the table's copy. Readers wait
+behind that session, so the time must be short; a careful migration gives up sooner, and retries."""
 
 _WAITED_FOR: Final = (
     "SELECT DISTINCT n.nspname, c.relname FROM pg_catalog.pg_locks w"
@@ -56,8 +56,8 @@ _WAITED_FOR: Final = (
     " WHERE w.locktype = 'relation' AND NOT w.granted AND w.mode = 'AccessExclusiveLock'"
     " AND {pid} = ANY (pg_catalog.pg_blocking_pids(w.pid))"
 )
-"""A query for the tables, and the partitioned tables above them, that a session waits for because
-of ours."""
+"""A query for the tables that other sessions wait for because of our locks, and the partitioned
+tables above them."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _NO_RIGHT: Final = "42501"
@@ -96,8 +96,8 @@ tables."""
 
 @dataclass(frozen=True, slots=True)
 class LockMessages:
-    """Messages for a table that cannot be locked, was changed, or that somebody waits for. Their
-    hints say when it is read again: ``later`` in the first case, ``again`` in the others."""
+    """Messages for a table that cannot be locked, was changed, or that another session waits for.
+    The hints say when the table is read again: ``later`` in the first case, else ``again``."""
 
     locked: str
     changed: str
@@ -116,7 +116,7 @@ _COPY: Final = LockMessages(
 
 
 class TableLocks:
-    """Hold the locks in a session of its own; a context manager that releases them."""
+    """The locks, held in a session of their own; a context manager that releases them."""
 
     def __init__(
         self,
@@ -143,10 +143,10 @@ class TableLocks:
         self._before: dict[Name, tuple[str, str]] = {}
         self._held: list[Name] = []
         self._since: dict[Name, float] = {}
-        """The time since which somebody waits for a table (monotonic)."""
+        """The time since which another session waits for a table (monotonic)."""
 
     def look(self, tables: Sequence[Name]) -> dict[Name, PenstockError]:
-        """Note the state of the tables now, and return errors for those that cannot be locked.
+        """Note the present state of the tables, and return errors for tables that cannot be locked.
 
         Nothing stays locked. So a copy that would fail costs no slot, and definitions read between
         now and ``hold`` are still valid when ``hold`` returns.
@@ -166,9 +166,9 @@ class TableLocks:
     def hold(
         self, snapshot_name: str, tables: Sequence[Name], now: Connection
     ) -> dict[Name, PenstockError]:
-        """Lock the tables until ``close``. Return errors for those that somebody else has locked or
-        that differ from the snapshot. ``now``: a session without a snapshot, which sees committed
-        changes."""
+        """Lock the tables until ``close``. Return errors for tables that somebody else has locked
+        or that differ from the snapshot. ``now``: a session without a snapshot, which sees
+        committed changes."""
         if self._needless or not tables:
             return {}
         self._connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -188,12 +188,11 @@ class TableLocks:
         return failed
 
     def let_pass(self, other: Connection) -> dict[Name, PenstockError]:
-        """Release tables for which somebody has waited for some seconds, and return errors for
-        them. Their copies must end.
+        """Release tables for which another session has waited for some seconds, and return errors
+        for them. Their copies must end.
 
-        ``other``: a session that holds no locks. It asks the server one question, which is cheap if
-        nobody waits. A second session locks the other tables before the first one releases its
-        locks.
+        ``other``: a session without locks, for one query, which is cheap if nobody waits. A new
+        session locks the remaining tables before the old session releases its locks.
         """
         if not self._held:
             return {}
@@ -218,8 +217,8 @@ class TableLocks:
         self._connection.check()
 
     def confirm(self) -> None:
-        """Check with the server that the session is still there, which proves that the locks have
-        been held up to now. Raises ConnectionFailure."""
+        """Check by a query that the session is still there, which proves that the locks have been
+        held up to now. Raises ConnectionFailure."""
         if not self._needless:
             self._connection.query("SELECT 1", prefix="the locks of the copy are gone: ")
 
@@ -241,7 +240,7 @@ class TableLocks:
 
     def _lock(self, tables: Sequence[Name]) -> dict[Name, PenstockError]:
         """Lock all tables in one command, which waits a little. If that fails, lock them one by one
-        without waiting, so that one table delays the others no longer. Return errors."""
+        without waiting, so that one table does not delay the others. Return errors."""
         if not tables:
             return {}
         self._connection.query(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
@@ -270,7 +269,7 @@ class TableLocks:
             if error.sqlstate != _NO_RIGHT:
                 raise
             # LOCK TABLE needs the right on the whole table. A role that may read only some columns
-            # locks the table by reading them; if it may not do that either, the copy will say so.
+            # locks the table by reading them; if it may read none, the copy will raise the error.
             self._lock_by_reading(name)
 
     def _lock_by_reading(self, name: Name) -> None:
