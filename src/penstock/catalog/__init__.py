@@ -1,4 +1,4 @@
-"""The node's state: subscriptions and publications, their tables, roles, slots, live numbers
+"""The node's state: subscriptions and publications, their tables, roles, slots, statistics
 (PostgreSQL's catalogs and views).
 
 ``Catalog`` opens a state store by its URL, SQLite by default, and returns frozen rows. No other

@@ -1,8 +1,8 @@
-"""Commits under way of transaction blocks that span several tables or were prepared.
+"""Unfinished commits of transaction blocks that span several tables or were prepared.
 
-A row exists from before the first table's commit until after the last table's, or until the block's
-commits are taken back. A process that finds a row after a crash finishes it. Only the executor
-interprets ``content``, which is JSON.
+A row exists from before the first table's commit until after the last table's commit, or until the
+block's commits are taken back. A process that finds a row after a crash finishes the block. Only
+the executor interprets ``content``, which is JSON.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ _MADE: Final = ColumnForm(
 class BlockCommit:
     """The commit of one transaction block.
 
-    ``block``: its id, which its commits bear. ``relations``: oids of its tables. ``undone``: all of
-    its commits must be taken back. ``prepared``: the id of the prepared transaction that it
-    commits. ``made``: tables that it makes, which are in no catalog while the row exists.
-    ``noted``: it has a row here or must get one, as a block with messages must (``BlockMessages``).
+    ``block``: the block's id, which its tables' commits bear. ``relations``: oids of its tables.
+    ``undone``: all of its commits must be taken back. ``prepared``: the id of the prepared
+    transaction that it commits. ``made``: tables that it makes, which are in no catalog while the
+    row exists. ``noted``: it has or needs a row here, for example because it has messages.
     """
 
     block: Annotated[str, Column("block", String(36), primary_key=True)]
@@ -96,7 +96,7 @@ class BlockCommit:
 
     @property
     def is_alone(self) -> bool:
-        """Tell whether the block is one table's commit, which needs no row here."""
+        """Return whether the block is one table's commit, which needs no row here."""
         more = self.prepared is not None or self.made or self.noted
         return len(self.relations) == 1 and not more
 
@@ -112,21 +112,21 @@ class BlockCommits(TableAccess):
         return tuple(replace(commit, noted=True) for commit in _TABLE.all(self.connection))
 
     def touch(self, relations: Iterable[int]) -> bool:
-        """Tell whether any of these commits changes one of the tables."""
+        """Return whether any commit under way changes one of the tables."""
         wanted = set(relations)
         found = self.connection.execute(select(_TABLE.c.relations)).scalars()
         return any(wanted.intersection(json.loads(text)) for text in found)
 
     def made(self) -> tuple[MadeTable, ...]:
-        """Return the tables that these commits make."""
+        """Return the tables that the commits under way make."""
         return tuple(table for commit in self.all() for table in commit.made)
 
     def makes(self, schema: str, name: str) -> bool:
-        """Tell whether a table that these commits make has the name, or owns a relation of it."""
+        """Return whether a relation of a table in ``made`` has the name."""
         return any(table.row.schema == schema and name in table.names for table in self.made())
 
     def put(self, commit: BlockCommit) -> None:
-        """Insert a commit, or replace the one of the same block."""
+        """Insert a commit; it replaces the block's row if there is one."""
         self.delete(commit.block)
         _TABLE.insert(self.connection, commit)
 
@@ -137,7 +137,7 @@ class BlockCommits(TableAccess):
 
 # Messages that belong to transaction blocks (xl_logical_message, transactional). They are kept by
 # the id of a block whose commits are under way, or of a prepared transaction. They stay until the
-# log has them with the rows of the block, or until the block is certainly undone.
+# node's WAL has them with the rows of the block, or until the block is certainly undone.
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,8 @@ class MessageHead:
     """A message without its content. ``size``: bytes of the content.
 
     ``after``: the largest oid among the tables that the block had changed when the message was
-    emitted; 0 if none. Decoding sends the rows in the order of these oids, and the message after
-    the rows of this table."""
+    emitted; 0 if none. Decoding sends rows in the order of their tables' oids, and the message
+    after the rows of table ``after``."""
 
     prefix: str
     size: int
@@ -190,7 +190,7 @@ class BlockMessages(TableAccess):
     def put(
         self, block: str, messages: Collection[BlockMessage], relations: Iterable[int] = ()
     ) -> None:
-        """Replace the messages of a block by the given ones, which are in order."""
+        """Replace the messages of a block by ``messages``, which are in order."""
         self.delete(block)
         if messages:
             heads = tuple(message.head for message in messages)
@@ -224,7 +224,7 @@ class BlockMessages(TableAccess):
 
 
 def split_contents(heads: Iterable[MessageHead], contents: bytes) -> tuple[bytes, ...]:
-    """Return the content of each message; ``contents`` holds them in a row."""
+    """Return the content of each message; ``contents`` has them one after the other."""
     found, start = [], 0
     for head in heads:
         found.append(contents[start : start + head.size])

@@ -92,7 +92,7 @@ class CatalogTransaction:
         publications: Sequence[Publication] | None = None,
         tables: Sequence[LakeTable] | None = None,
     ) -> Members:
-        """Return the members of publications; None: of all publications, among all tables."""
+        """Return the members of publications among tables; None: all publications, all tables."""
         return Members(
             self.publications.all() if publications is None else publications,
             self.publications.relations(),
@@ -101,16 +101,16 @@ class CatalogTransaction:
         )
 
     def is_taken(self, schema: str, name: str) -> bool:
-        """Tell whether a table, an index or a sequence of the schema has the name, or will soon get
-        it."""
+        """Return whether a table, an index or a sequence of the schema has the name, or will soon
+        get it."""
         tables = {table.oid: table for table in self.tables.all() if table.schema == schema}
         sequences = (s.name for s in self.sequences.all() if s.table in tables)
         known = name in sequences or any(name in table.own_names for table in tables.values())
         return known or self.block_commits.makes(schema, name)
 
     def delete_table(self, table: LakeTable) -> None:
-        """Delete a table with its grants, its sequences, and its places in publications and in the
-        log of transactions (dependency.c). The Delta table is left to the caller."""
+        """Delete a table with its grants, its sequences, its memberships in publications, and its
+        version in the node's WAL (dependency.c). The Delta table is left to the caller."""
         for rel in self.publications.relations():
             if rel.relation == table.oid:
                 self.publications.remove_relation(rel.publication, table.oid)
@@ -210,8 +210,8 @@ class Catalog:
         """Begin a transaction that writes. It is durable when the block ends, and rolled back when
         the block raises.
 
-        Pass ``counted`` False for positions only (the log's end, tables' places in it, slots),
-        which change with every commit: pollers then need not reread the catalog."""
+        Pass ``counted`` False for numbers that change with every commit (the WAL's end, tables'
+        versions in it, slots' LSNs): pollers then need not reread the catalog."""
         with self._store.write(counted=counted) as connection:
             yield catalog_transaction(connection)
 
@@ -268,7 +268,7 @@ class Catalog:
             return transaction.types.all()
 
     def cut_requests(self, subid: int) -> tuple[CutRequest, ...]:
-        """Return the positions of the requests for a cut of a subscription."""
+        """Return the requests for a cut of a subscription."""
         with self.read() as transaction:
             return transaction.cut_requests.all(subid)
 
@@ -285,7 +285,7 @@ class Catalog:
             return transaction.relations.set_state(rel, state, lsn)
 
     def park(self, rel: SubscriptionRel, error: BaseException) -> SubscriptionRel:
-        """Record that a table no longer follows. Raises as ``set_state``."""
+        """Record that a table no longer follows its publisher. Raises as ``set_state``."""
         with self.write() as transaction:
             return transaction.relations.park(rel, _record_of(error))
 
@@ -306,7 +306,7 @@ class Catalog:
             transaction.relations.record_definition(rel, definition)
 
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
-        """Record that a relation may no longer be the one that was copied."""
+        """Record why the relation may no longer be the one that was copied."""
         with self.write() as transaction:
             transaction.relations.record_conflict(rel, conflict)
 
@@ -367,8 +367,8 @@ class Catalog:
         return (INVALID, INVALID) if found is None else (found.skip_lsn, found.skipping_lsn)
 
     def begin_skipping(self, subid: int, lsn: Lsn) -> bool:
-        """Record that a transaction is being skipped; a later SKIP does not change that. False if
-        it must no longer be skipped."""
+        """Record that a transaction is being skipped; a later SKIP does not change that. Return
+        False if the transaction must no longer be skipped."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is None or subscription.skip_lsn != lsn:
@@ -377,7 +377,7 @@ class Catalog:
             return True
 
     def clear_skip_lsn(self, subid: int, lsn: Lsn) -> None:
-        """Forget a transaction that was skipped. A later SKIP of another one is kept."""
+        """Forget a transaction that was skipped. A later SKIP of another transaction is kept."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is None:
@@ -389,15 +389,15 @@ class Catalog:
             transaction.subscriptions.save(subscription)
 
     def origin_lsn(self, subid: int) -> Lsn:
-        """Return the position to which a subscription's replication origin was set; INVALID when
-        the subscription is gone."""
+        """Return the LSN to which a subscription's replication origin was set; INVALID when the
+        subscription is gone."""
         with self.read() as transaction:
             found = transaction.subscriptions.find_oid(subid)
         return INVALID if found is None else found.origin_lsn
 
     def clear_origin_lsn(self, subid: int, lsn: Lsn) -> None:
-        """Forget the origin's position, which is now the last cut's. Keep it if it was set again
-        since then."""
+        """Forget the LSN to which the origin was set, since the last cut has it now. Keep it if it
+        was set again meanwhile."""
         with self.write() as transaction:
             subscription = transaction.subscriptions.find_oid(subid)
             if subscription is not None and subscription.origin_lsn == lsn:
@@ -419,7 +419,7 @@ class _TakenBack(Exception):
 
 
 class _OneTransaction(Catalog):
-    """A catalog that takes part in a transaction of another one."""
+    """A catalog that takes part in another catalog's transaction."""
 
     def __init__(self, catalog: Catalog, connection: Connection) -> None:
         self._store = catalog._store
@@ -471,7 +471,7 @@ _STILL_THERE: Final = text("SELECT 1")
 
 
 class NodeLock:
-    """The node's lock, held from ``take`` to ``release``. It has no effect unless the store is a
+    """The node's lock, held from ``take`` to ``release``. It has no effect unless the store is in
     PostgreSQL."""
 
     def __init__(self, engine: Engine, node_id: str) -> None:
@@ -482,7 +482,7 @@ class NodeLock:
         self._guard = threading.Lock()
 
     def take(self) -> None:
-        """Take the lock. Raises ObjectInUse if another process runs the node, StorageError."""
+        """Take the lock. Raises StorageError; ObjectInUse if another process runs the node."""
         if self._engine is None:
             return
         with self._guard, map_errors():

@@ -1,4 +1,4 @@
-"""Parts that the state store's tables share: their collection, a column type, rows as records.
+"""The common parts of the state store's tables: their list, a column type, rows as records.
 
 A table is written once, as the frozen dataclass of its rows. A stored field is annotated with its
 column. A field with several columns is annotated with them and the ``ColumnForm`` of its value::
@@ -50,8 +50,8 @@ METADATA = MetaData()
 
 
 class LsnColumn(TypeDecorator[Lsn]):
-    """A position as a signed 64-bit number. That suffices for 8 EiB of WAL; later positions are
-    refused (0A000)."""
+    """An LSN as a signed 64-bit number. That suffices for 8 EiB of WAL; later LSNs are refused
+    (0A000)."""
 
     impl = BigInteger
     cache_ok = True
@@ -67,9 +67,9 @@ class LsnColumn(TypeDecorator[Lsn]):
 class ColumnForm:
     """The form of a field's value in its columns.
 
-    ``write`` returns the column's value, or a tuple of them for several columns; ``read`` takes
-    them, and after them the columns ``also``, which belong to other fields. Neither is called for
-    None: then the first column is NULL.
+    ``write`` returns the column's value, or a tuple of values for several columns; ``read`` takes
+    these values, and then those of the columns ``also``, which belong to other fields. Neither is
+    called for None: then the first column is NULL.
     """
 
     write: Callable[[Any], Any]
@@ -79,7 +79,7 @@ class ColumnForm:
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """The value of a field whose column is NULL, where the field's default does not apply."""
+    """The value of a field whose column is NULL, if it is not the field's default."""
 
     value: Any
 
@@ -124,7 +124,7 @@ class StoredTable(Generic[Record]):
         columns: list[Column[Any]] = []
         hints = get_type_hints(record, include_extras=True)
         fields = {field.name: field for field in dataclasses.fields(record)}  # type: ignore[arg-type]
-        # The columns of a record come before those of the records from which it is derived.
+        # A record's own columns come before those of its base classes.
         names = dict.fromkeys(
             name for kind in record.__mro__ for name in inspect.get_annotations(kind)
         )
@@ -215,7 +215,7 @@ class StoredTable(Generic[Record]):
             connection.execute(self.table.insert(), rows)
 
     def update(self, connection: Connection, record: Record, *where: ColumnElement[bool]) -> bool:
-        """Write a changed record back to the row of the same primary key. False if it is gone."""
+        """Write a changed record back to the row with its primary key; False if it is gone."""
         values = self.values(record)
         same = [column == values[column.name] for column in self.table.primary_key]
         change = self.table.update().where(*same, *where).values(**values)
@@ -235,7 +235,7 @@ class TableAccess:
 
 @dataclass(frozen=True, slots=True)
 class RecordedError:
-    """The last error. ``time``: seconds since 1970."""
+    """An error as it is recorded. ``time``: seconds since 1970."""
 
     message: str
     detail: str | None

@@ -31,8 +31,8 @@ PUBLIC: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A role. ``verifier``: PostgreSQL's ``SCRAM-SHA-256$...``; None without a password, which
-    forbids logging in by one.
+    """A role. ``verifier``: PostgreSQL's ``SCRAM-SHA-256$...``; None if the role has no password,
+    and then nobody can log in as it with a password.
 
     ``valid_until``: seconds since 1970 until which the password is valid, None for ever.
     ``connection_limit``: -1 for none. ``dropped``: the role was dropped after a session had logged
@@ -123,7 +123,7 @@ class PgAuthid(TableAccess):
         return tuple(g.relid for g in _SELECT.all(self.connection, _SELECT.c.grantee == grantee))
 
     def may_select(self, relid: int, grantee: int) -> bool:
-        """Tell whether the role, or PUBLIC, was granted SELECT.
+        """Return whether the role, or PUBLIC, was granted SELECT.
 
         Ownership and superusers are left to the caller.
         """

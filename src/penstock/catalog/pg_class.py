@@ -33,8 +33,9 @@ from penstock.sqlstate import DuplicateTable, UndefinedTable
 
 @dataclass(frozen=True, slots=True)
 class UniqueIndex:
-    """A named promise that columns are unique. ``constraint``: UNIQUE has made it;
-    ``replica_identity``: USING INDEX names it; ``parent``: oid of the partitioned table's index.
+    """A named promise that columns are unique. ``constraint``: a UNIQUE constraint has made it;
+    ``replica_identity``: it is the REPLICA IDENTITY; ``parent``: oid of the partitioned table's
+    index.
     """
 
     oid: int
@@ -48,8 +49,8 @@ class UniqueIndex:
 @dataclass(frozen=True, slots=True)
 class FormerTable:
     """A table as it was up to ``version`` of its Delta table: its names and the identity of rows.
-    ``lsn``: the end of the log at that time, which orders states that the Delta table had at the
-    same version. None if an older node did not record it.
+    ``lsn``: the end of the node's WAL at that time, which orders several states at the same Delta
+    version; None if an older node did not record it.
     """
 
     version: int
@@ -103,11 +104,11 @@ _FORMER: Final = ColumnForm(
 class LakeTable:
     """A table. ``uri``: its Delta table, None for a partitioned parent, which has no rows.
 
-    ``primary_key`` and ``identity_key``: columns, in order; the latter for INDEX only. ``owner``:
-    oid of a role, None: the node's own. ``parent`` and ``bound`` are set for a partition,
-    ``partition_key`` for a partitioned table: the text of PARTITION BY. ``indexes``: all but the
-    primary key's, in the order of oids. ``folder_of``: the schema and name in whose folder the
-    table still lies after SET SCHEMA. ``former``: its earlier states, the oldest first.
+    ``primary_key``: its columns, in order; ``identity_key``: the columns of REPLICA IDENTITY USING
+    INDEX. ``owner``: oid of a role, None: the node's own. ``parent`` and ``bound`` are set for a
+    partition, ``partition_key`` (the text of PARTITION BY) for a partitioned table. ``indexes``:
+    all but the primary key's, in the order of oids. ``folder_of``: the schema and name in whose
+    folder the table still lies after SET SCHEMA. ``former``: its earlier states, the oldest first.
     """
 
     oid: Annotated[int, Column("oid", BigInteger, primary_key=True, autoincrement=False)]
@@ -137,7 +138,7 @@ class LakeTable:
 
     def at_end_of(self, lsn: Lsn, version: int) -> LakeTable:
         """Return the table as it was at ``lsn``, where a transaction of other tables ended.
-        ``version``: its Delta version there."""
+        ``version``: the table's Delta version at that LSN."""
         for one in self.former:
             if version < one.version or (
                 version == one.version and (one.lsn is None or lsn <= one.lsn)
@@ -269,7 +270,7 @@ class PgClass(TableAccess):
 
     def keep_former(self, before: LakeTable, version: int, lsn: Lsn | None = None) -> None:
         """Record that a table, if it has changed, was ``before`` up to a version. ``lsn``: the end
-        of the log."""
+        of the node's WAL."""
         now = self.find_oid(before.oid)
         if now is None or now.until(version) == before.until(version):
             return
@@ -289,5 +290,5 @@ def stored_table(table: LakeTable) -> dict[str, Any]:
 
 
 def lake_table(row: Mapping[str, Any]) -> LakeTable:
-    """Return the table of columns that ``stored_table`` has returned."""
+    """Return the table from the columns that ``stored_table`` has returned."""
     return _TABLE.record(row)

@@ -82,7 +82,7 @@ def generation(connection: Connection) -> int:
 
 
 def advance_generation(connection: Connection) -> None:
-    """Count a change. A writing transaction begins with it: the row serves as the writers' lock."""
+    """Count a change. A writing transaction does this first: the row is the writers' lock."""
     connection.execute(update(_TABLE).values(generation=_TABLE.c.generation + 1))
 
 

@@ -1,8 +1,8 @@
 """Prepared transactions of publishers and of the node's own sessions (twophase.c).
 
-A publisher's row exists from its PREPARE TRANSACTION until the rows of its COMMIT PREPARED are in a
-cut, or until it is rolled back. The transaction's changes are kept in the warehouse, in ``folder``;
-no reader sees them before.
+A publisher's transaction has a row from its PREPARE TRANSACTION until a cut has its changes after
+COMMIT PREPARED, or until it is rolled back. Its changes are kept in the warehouse, in ``folder``;
+no reader sees them before it is committed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.catalog.metadata import (
 )
 from penstock.lsn import Lsn
 
-# Records of two-phase commit in the node's log (xact.h, xl_xact_prepare, xl_xact_twophase).
+# Records of two-phase commit in the node's WAL (xact.h, xl_xact_prepare, xl_xact_twophase).
 
 
 class TwoPhaseKind(StrEnum):
@@ -40,7 +40,7 @@ class TwoPhaseKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PrepareRecord:
-    """The record of a PREPARE TRANSACTION: its place in the log, its end, and its time in
+    """The record of a PREPARE TRANSACTION in the node's WAL: its LSN, its end, and its time in
     microseconds since the Unix epoch."""
 
     lsn: Lsn
@@ -59,7 +59,7 @@ class TwoPhaseRecord:
 
 
 def to_text(record: TwoPhaseRecord) -> str:
-    """Return the record as a row keeps it."""
+    """Return the record as text for a column."""
     at = record.prepare
     prepare = None if at is None else [at.lsn, at.end, at.time]
     return json.dumps([record.kind.value, record.gid, prepare])
@@ -79,9 +79,9 @@ def from_text(text: str) -> TwoPhaseRecord:
 class PreparedXact:
     """A prepared transaction. ``xid`` and ``gid`` are the publisher's. ``prepare_time``:
     microseconds since 1970. ``runs``: the number of frames in each file of the folder;
-    ``relations``: OIDs of the relations that these frames define. ``prepare_lsn``: the end of its
-    PREPARE, for SKIP; None if an older node wrote the row. ``commit_lsn``, ``finish_lsn``: start
-    and end of its COMMIT PREPARED, once that has arrived. ``skipped``: its rows are left out."""
+    ``relations``: OIDs of the relations that these frames define. ``prepare_lsn``: the LSN of its
+    PREPARE, which SKIP takes; None if an older node wrote the row. ``commit_lsn``, ``finish_lsn``:
+    LSN and end of its COMMIT PREPARED, once that has arrived. ``skipped``: it is not applied."""
 
     subid: Annotated[int, Column("subid", BigInteger, primary_key=True, autoincrement=False)]
     xid: Annotated[int, Column("xid", BigInteger, primary_key=True, autoincrement=False)]
@@ -98,8 +98,8 @@ class PreparedXact:
 
     @property
     def local_gid(self) -> str:
-        """The name that PostgreSQL's subscriber gives it (TwoPhaseTransactionGid). ``gid`` may come
-        from several publishers."""
+        """The name that PostgreSQL's subscriber gives it (TwoPhaseTransactionGid): several
+        publishers may use the same ``gid``."""
         return f"pg_gid_{self.subid}_{self.xid}"
 
 
@@ -120,7 +120,7 @@ class PgPreparedXacts(TableAccess):
         return _TABLE.find(self.connection, _TABLE.c.subid == subid, _TABLE.c.xid == xid)
 
     def put(self, xact: PreparedXact) -> None:
-        """Insert a transaction, or replace the one of the same subscription and xid."""
+        """Insert a transaction; it replaces a row with the same subscription and xid."""
         self.delete(xact.subid, xact.xid)
         _TABLE.insert(self.connection, xact)
 
@@ -134,29 +134,30 @@ class PgPreparedXacts(TableAccess):
 
 
 # Prepared transactions of the node's own sessions (twophase.c). A row is made before the block is
-# prepared. It ends when all tables have their commits, in their logs and in the node's, or when its
-# files are gone. Only the executor interprets ``content``, which is JSON.
+# prepared. It is deleted when the commits of all tables are in their Delta logs and in the node's
+# WAL, or when the files of a rolled back block are gone. Only the executor interprets ``content``,
+# which is JSON.
 
 
 class PreparedState(Enum):
     """The state of a block."""
 
     PREPARING = "p"
-    """The client has no answer yet. If the node ends now, it gets none, and the block is rolled
-    back."""
+    """The client has no answer yet. If the node ends now, the client gets no answer, and the block
+    is rolled back."""
     PREPARED = "r"
     ROLLED_BACK = "d"
     """The block's files are removed once no slot needs its outcome any more."""
     COMMITTED = "c"
-    """The block's tables have their commits, but the log does not have them yet."""
+    """The block's tables have their commits, but the node's WAL does not have them yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBlock:
     """A prepared transaction. ``prepared``: microseconds since 1970. ``owner``: oid of a role.
-    ``relations``: oids of the tables that it changes. ``prepare``: the place of its PREPARE in the
-    log; None if the log has it only when it is committed, like any transaction. ``commit_block``:
-    the block id that its commits bear."""
+    ``relations``: oids of the tables that it changes. ``prepare``: its PREPARE in the node's WAL;
+    None if the WAL gets the transaction only at its commit, like any other. ``commit_block``: the
+    block id that its commits bear."""
 
     id: Annotated[str, Column("id", String(36), primary_key=True)]
     gid: Annotated[str, Column("gid", String(200), nullable=False)]
@@ -168,7 +169,7 @@ class PreparedBlock:
     state: Annotated[
         PreparedState, Column("state", String(1), nullable=False), enum_form(PreparedState)
     ] = PreparedState.PREPARING
-    # NULL if the log has no PREPARE of it, or already has its outcome
+    # NULL if the WAL has no PREPARE of it, or already has its outcome
     prepare: Annotated[
         PrepareRecord | None,
         (Column("prepare_lsn", LsnColumn), Column("prepare_end", LsnColumn)),
@@ -179,12 +180,12 @@ class PreparedBlock:
 
     @property
     def in_doubt(self) -> bool:
-        """Tell whether it waits for its second phase."""
+        """Return whether the block waits for its second phase."""
         return self.state is PreparedState.PREPARED
 
     @property
     def holds(self) -> bool:
-        """Tell whether it still locks its rows and its name against others."""
+        """Return whether the block still locks its rows and its name against others."""
         return self.state in (PreparedState.PREPARING, PreparedState.PREPARED)
 
 
@@ -212,7 +213,7 @@ class PreparedBlocks(TableAccess):
         return tuple(b for b in self.all() if b.holds and not wanted.isdisjoint(b.relations))
 
     def xids(self) -> frozenset[int]:
-        """Return the transaction IDs that were given out and are not in the log."""
+        """Return the transaction IDs of the blocks that have no outcome yet."""
         return frozenset(block.xid for block in self.all() if block.holds)
 
     def committed_by(self, block: str) -> PreparedBlock | None:
@@ -220,7 +221,7 @@ class PreparedBlocks(TableAccess):
         return next((found for found in self.all() if found.commit_block == block), None)
 
     def put(self, block: PreparedBlock) -> None:
-        """Insert a block, or replace the one of the same id."""
+        """Insert a block; it replaces the row with its id."""
         self.delete(block.id)
         _BLOCKS.insert(self.connection, block)
 
@@ -235,8 +236,8 @@ class PreparedBlocks(TableAccess):
         self.connection.execute(_BLOCKS.table.update().where(same).values(commit_block=block))
 
     def end_commit(self, block_id: str) -> None:
-        """Record that the block has its commits. If the log has its PREPARE, the row stays until
-        the log has the outcome; otherwise it is deleted."""
+        """Record that the block has its commits. If the WAL has its PREPARE, the row stays until
+        the WAL has the outcome; otherwise it is deleted."""
         found = self.get(block_id)
         if found is not None and found.prepare is not None:
             self.set_state(block_id, PreparedState.COMMITTED)
@@ -244,8 +245,7 @@ class PreparedBlocks(TableAccess):
             self.delete(block_id)
 
     def told(self, block_id: str, prepare: PrepareRecord | None) -> None:
-        """Record that the log has the block's PREPARE; None: it has the outcome, too, and is
-        complete."""
+        """Record that the WAL has the block's PREPARE; None: the WAL has the outcome, too."""
         values: dict[str, Any] = {"prepare_lsn": None, "prepare_end": None}
         if prepare is not None:
             values = {
@@ -263,7 +263,7 @@ class PreparedBlocks(TableAccess):
 
 
 def first_prepare(connection: Connection) -> Lsn | None:
-    """Return the place of the first PREPARE in the log whose outcome is still open, or None."""
+    """Return the LSN of the first PREPARE in the WAL whose outcome is still open, or None."""
     first = connection.execute(select(func.min(_BLOCKS.c.prepare_lsn))).scalar_one_or_none()
     return None if first is None else Lsn(first)
 

@@ -3,10 +3,10 @@ pg_publication_namespace.h).
 
 ``penstock.publication`` and ``penstock.commands`` enforce PostgreSQL's rules for publications.
 
-A commit is sent according to the publications that existed at its place in the log (``history``).
-Each row therefore has the place of the log from which it is valid. The former state of a changed or
-removed row is kept while a slot may need it, with the place up to which it was valid. The places
-are written in the transaction that writes the rows.
+A commit is sent according to the publications that existed at its LSN in the node's WAL
+(``history``). Each row therefore has the LSN from which it is valid. The former state of a changed
+or removed row is kept while a slot may need it, with the LSN up to which it was valid. The LSNs are
+written in the transaction that writes the rows.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PublicationNamespace:
 
 
 def _since() -> Column[Any]:
-    """Return the place from which on a row is valid; NULL if it has always been."""
+    """Return the column with the LSN from which a row is valid; NULL if it always was."""
     return Column("since_lsn", LsnColumn)
 
 
@@ -102,7 +102,7 @@ _KINDS: Final = {stored.table.name: stored for stored in (_PUBLICATIONS, _RELATI
 
 @dataclass(frozen=True, slots=True)
 class HistoricPublications:
-    """The publications at one place of the log, in the orders of ``PgPublication``."""
+    """The publications at one LSN, in the orders of ``PgPublication``."""
 
     publications: tuple[Publication, ...]
     relations: tuple[PublicationRel, ...]
@@ -111,8 +111,8 @@ class HistoricPublications:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A row that is valid for transactions that begin at ``since`` (None: at any place) or later,
-    and before ``until``."""
+    """A row that is valid for transactions that begin at ``since`` (None: any LSN) or later, and
+    before ``until`` (None: no limit)."""
 
     kind: str
     since: Lsn | None
@@ -126,7 +126,7 @@ class _Span:
 
 @dataclass(frozen=True)
 class PublicationHistory:
-    """Publications at every place of the log that a slot may need."""
+    """The publications at every LSN that a slot may need."""
 
     spans: tuple[_Span, ...]
 
@@ -136,7 +136,7 @@ class PublicationHistory:
         return tuple(sorted(place for place in places if place is not None))
 
     def epoch(self, place: Lsn) -> int:
-        """Return a number that is equal for places between which no publication has changed."""
+        """Return a number that is equal for LSNs between which no publication has changed."""
         return bisect_right(self._changes, place)
 
     @cached_property
@@ -259,7 +259,7 @@ class PgPublication(TableAccess):
         stored.insert(self.connection, row, since_lsn=end)
 
     def _end(self, stored: StoredTable[Record], which: ColumnElement[bool]) -> bool:
-        """Remove rows, but keep them for the transactions in the log. Tell whether any row was
+        """Remove rows, but keep them for the transactions in the WAL. Return whether any row was
         removed."""
         end = PgTransactions(self.connection).end()
         rows = self.connection.execute(select(stored.table).where(which)).mappings().all()

@@ -21,9 +21,9 @@ from penstock.lsn import Lsn
 class Slot:
     """A logical slot. Transactions that end after ``confirmed_flush_lsn`` are still to be sent.
 
-    ``restart_lsn``: the place from which the slot needs the lake's commits.
-    ``invalidation_reason``: None, or PostgreSQL's name for it (``wal_removed``, ``rows_removed``
-    ...). ``inactive_since``: seconds since 1970.
+    ``restart_lsn``: the LSN from which the slot needs the lake's commits.
+    ``invalidation_reason``: PostgreSQL's name for the reason (``wal_removed``, ``rows_removed``
+    ...); None for a valid slot. ``inactive_since``: seconds since 1970.
     """
 
     name: Annotated[str, Column("slot_name", String(64), primary_key=True)]
@@ -80,7 +80,7 @@ class PgReplicationSlots(TableAccess):
         _TABLE.insert(self.connection, slot)
 
     def confirm(self, name: str, flush: Lsn, restart: Lsn) -> Slot:
-        """Move a slot forward; positions never go back (LogicalConfirmReceivedLocation)."""
+        """Move a slot forward; its LSNs never go back (LogicalConfirmReceivedLocation)."""
         slot = self.get(name)
         moved = replace(
             slot,

@@ -1,8 +1,8 @@
 """Sequences from which columns of the lake's tables take values (pg_sequence.h, sequence.c).
 
-Each belongs to a column of a table, is in the table's schema, and is dropped with the column or the
-table. A row has the last value that may have been given out; ``sequences`` knows the last one that
-really was.
+Each sequence belongs to a column of a table, is in the table's schema, and is dropped with the
+column or the table. A row has the last value that may have been given out; ``sequences`` knows the
+last value that really was.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SequenceParameters:
 class Sequence(SequenceParameters):
     """A sequence. ``table``: oid of the table whose column ``column`` owns it; ``identity``: the
     column's attidentity, "" for serial. No value after ``last_value`` was given out;
-    ``is_called``: it may itself have been."""
+    ``is_called``: ``last_value`` itself may have been."""
 
     oid: Annotated[int, Column("seqrelid", BigInteger, primary_key=True, autoincrement=False)]
     name: Annotated[str, Column("seqname", String(64), nullable=False)]

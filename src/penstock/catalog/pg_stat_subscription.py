@@ -1,7 +1,7 @@
-"""Live numbers of subscriptions (pg_stat_subscription, pgstat_subscription.c).
+"""Live statistics of subscriptions (pg_stat_subscription, pgstat_subscription.c).
 
-A running node reports numbers about once a second. A reader gets the last reported ones, and they
-count as out of date if the node does not run or its publisher does not answer. After a crash they
+A running node reports statistics about once a second. A reader gets the last report, which counts
+as out of date if the node does not run or its publisher does not answer. After a crash statistics
 are worthless, so writes are not forced to disk. In SQLite they have a file of their own, which is
 made again if it is damaged. No decision depends on them.
 """
@@ -64,7 +64,7 @@ class SubscriptionCounts:
 
     @property
     def conflicts(self) -> dict[str, int]:
-        """The counts of conflicts by type. Those of several keys at once are not counted apart."""
+        """The counts of conflicts by type. Conflicts of several keys have no count of their own."""
         found = {n.removeprefix("confl_"): getattr(self, n) for n in _COUNTED if "confl_" in n}
         return {**found, "multiple_unique_conflicts": 0}
 
@@ -93,15 +93,15 @@ STREAMING: Final = "streaming"
 """The state of a worker that has a stream."""
 
 _REPORTED_S: Final = 10.0
-"""A running node has written its numbers within these seconds."""
+"""A running node has written its statistics within these seconds."""
 
 _TOLD_S: Final = 30.0
-"""A publisher that answers has reported its position within these seconds."""
+"""A publisher that answers has reported its LSN within these seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """The numbers of one table.
+    """The statistics of one table.
 
     ``name``: qualified. ``bytes_copied``, ``bytes_total``: bytes of the publisher's heap, in whole
     units. ``error``: the last error of its copy, which is retried. ``update_missing``,
@@ -127,7 +127,7 @@ class TableStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatistics:
-    """The numbers of one subscription. Times are seconds since 1970; LSNs are None while unknown.
+    """One subscription's statistics. Times are seconds since 1970; LSNs are None while unknown.
 
     ``pid``: the node's process, None when none runs. ``state``: the worker's activity, in words.
     ``publisher_lsn``: the end of the publisher's WAL as last reported, at ``publisher_at``.
@@ -170,7 +170,7 @@ class SubscriptionStatistics:
     tables: tuple[TableStatistics, ...] = ()
 
     def reported(self, now: float) -> bool:
-        """Tell whether a node has reported these numbers recently. ``now``: seconds since 1970."""
+        """Return whether a node has reported recently. ``now``: seconds since 1970."""
         return self.updated_at is not None and now - self.updated_at < _REPORTED_S
 
     def lag_bytes_at(self, now: float) -> int | None:
@@ -182,8 +182,8 @@ class SubscriptionStatistics:
 
     def lag_seconds_at(self, now: float) -> float | None:
         """Return an upper limit of the seconds by which readers are behind. It is 0 while a stream
-        is open and nothing waits, else the time since readers last were known to have everything.
-        None if they never were."""
+        is open and nothing waits, else the time since readers were last known to have everything.
+        None if readers have never had everything."""
         if self.caught_up_at is None:
             return None
         if self.state == STREAMING and self.reported(now) and not self.waiting:
@@ -191,8 +191,8 @@ class SubscriptionStatistics:
         return max(0.0, now - self.caught_up_at)
 
     def slot(self, now: float) -> tuple[int | None, str | None]:
-        """Return ``retained_bytes`` and ``wal_status``; None without a recent report of the
-        publisher."""
+        """Return ``retained_bytes`` and ``wal_status``; both are None without a recent report of
+        the publisher."""
         if not _fresh(self.slot_at, now):
             return None, None
         return self.retained_bytes, self.wal_status
@@ -203,7 +203,7 @@ def _fresh(at: float | None, now: float) -> bool:
 
 
 class StatisticsStore:
-    """The numbers of all subscriptions of a node. The owner must call ``close``."""
+    """The statistics of all subscriptions of a node. The owner must call ``close``."""
 
     def __init__(self, url: str) -> None:
         """Open the statistics beside the state store at ``url``: for a SQLite file ``x.db`` they
@@ -222,7 +222,7 @@ class StatisticsStore:
         self._engine.dispose()
 
     def report(self, statistics: Iterable[SubscriptionStatistics]) -> None:
-        """Replace the numbers of the subscriptions given."""
+        """Replace the statistics of these subscriptions."""
         numbers = {s.subid: json.dumps(dataclasses.asdict(s)) for s in statistics}
         if not numbers:
             return
@@ -238,7 +238,7 @@ class StatisticsStore:
             connection.execute(_STATS.delete().where(_STATS.c.subid.not_in(subids)))
 
     def all(self) -> dict[int, SubscriptionStatistics]:
-        """Return the numbers by subscription oid."""
+        """Return the statistics by subscription oid."""
         with transaction(self._engine, write=False) as connection:
             rows = connection.execute(select(_TABLE.c.numbers)).scalars().all()
         found = [_statistics(json.loads(row)) for row in rows]
@@ -261,7 +261,7 @@ class StatisticsStore:
                 connection.execute(_STATS.insert().values(subid=subid, **nothing))
 
     def counts(self) -> dict[int, SubscriptionCounts]:
-        """Return errors and conflicts by subscription oid. A subscription without any is absent."""
+        """Return the counts by subscription oid, without subscriptions that have none."""
         with transaction(self._engine, write=False) as connection:
             rows = connection.execute(select(_STATS)).mappings().all()
         names = (*_COUNTED, "stats_reset")

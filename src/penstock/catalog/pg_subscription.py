@@ -65,7 +65,7 @@ NONE: Final = TableChoice()
 
 
 def read_choice(option: str, value: object) -> TableChoice:
-    """Read an option's value; None if the option is written without one. Raises
+    """Read an option's ``value``, which is None if the option is written without a value. Raises
     InvalidParameterValue."""
     every = option_bool(value)
     if every is not None:
@@ -109,23 +109,24 @@ FOLLOW: Final = "follow"
 WIDEN: Final = "widen"
 SCHEMA_CHANGES: Final = (ADD, STOP, FOLLOW, WIDEN)
 """Values of the option schema_change. ADD adds columns that the publisher adds; any other change
-that does not fit stops. STOP: every change stops. FOLLOW: as ADD, but for the other changes the
-table is copied again. WIDEN: as FOLLOW, but a type that only became wider needs no copy."""
+that does not fit is an error. STOP: every change is an error. FOLLOW: as ADD, but the table is
+copied again instead of an error. WIDEN: as FOLLOW, but a type that only became wider needs no copy.
+"""
 KEEP: Final = "keep"
 UNSENT_CHANGES: Final = ("error", KEEP)
 """Values of the option unsent_changes, for changes of rows that the publisher does not send.
 ``error``: treat them as ``schema_change`` says. KEEP: leave the rows here as they are, and log
 that."""
 FOLLOWING: Final = (FOLLOW, WIDEN)
-"""Values of schema_change with which no change stops."""
+"""Values of schema_change with which no change is an error."""
 
 
 EMPTY: Final = "empty"
 APPEND: Final = "append"
 REPLACE: Final = "replace"
 COPY_TARGETS: Final = (EMPTY, APPEND, REPLACE)
-"""Values of the option copy_target, for a copy into a target that has rows: it is refused, adds to
-the rows as PostgreSQL's COPY does, or replaces them."""
+"""Values of the option copy_target, for a copy into a target that has rows: EMPTY refuses it,
+APPEND adds to the rows as PostgreSQL's COPY does, REPLACE replaces the rows."""
 
 
 VERIFY_RATE: Final = 2 << 20
@@ -136,7 +137,7 @@ class TwoPhaseState(enum.Enum):
     """subtwophasestate: the state of receiving prepared transactions as such
     (LOGICALREP_TWOPHASE_*).
 
-    It is PENDING until every table is ready: a table's copy lacks transactions prepared before it.
+    It is PENDING until every table is ready: a copy lacks transactions that were prepared before.
     """
 
     DISABLED = "d"
@@ -149,8 +150,8 @@ _APP_ID: Final = re.compile(rf"{_APP_ID_PREFIX}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}
 
 
 def is_app_id(text: str) -> bool:
-    """Tell whether a text is the appId of a subscription, of this node or another. Other programs'
-    appIds may begin alike."""
+    """Return whether a text is the appId of a subscription, of this node or another node. Other
+    programs' appIds may begin with the same words."""
     return _APP_ID.fullmatch(text) is not None
 
 
@@ -193,7 +194,7 @@ class LakeOptions:
     UNSENT_CHANGES, CONFLICT_RESOLUTIONS, OUT_OF_RANGE, JSONB_AS, COPY_TARGETS. ``history``: the
     tables that have a history. ``messages``: messages that sessions emit are received.
     ``metadata_columns``: rows name the change that wrote them. ``soft_delete``: rows that the
-    publisher deletes stay. ``partition_by``, ``cluster_by``: as they were written.
+    publisher deletes stay, marked as deleted. ``partition_by``, ``cluster_by``: as written.
     ``verify_interval``: seconds between comparisons with the publisher, 0: never; ``verify_rate``:
     bytes of the publisher's tables that a comparison reads in a second.
     """
@@ -229,7 +230,7 @@ class SubscriptionOptions(LakeOptions):
     """Options that the row keeps as they are, under their own names.
 
     ``streaming``: ``off``, ``on`` or ``parallel``. ``origin``: ``any`` or ``none``, as it was
-    written. ``failover``: its slot's. ``password_required`` and ``run_as_owner`` are kept and
+    written. ``failover``: of the slot. ``password_required`` and ``run_as_owner`` are kept and
     shown, but have no effect on a node.
     """
 
@@ -248,7 +249,7 @@ class SubscriptionOptions(LakeOptions):
 
     @property
     def own_changes_only(self) -> bool:
-        """Tell whether it refuses changes that its publisher has received from elsewhere."""
+        """Return whether it takes only changes that its publisher has made itself."""
         return self.origin.lower() == "none"
 
 
@@ -258,16 +259,16 @@ class Subscription(SubscriptionOptions):
 
     Identity: ``slot_name`` None is NONE. ``app_id``: the appId of its transaction markers in Delta
     logs, never used again. ``owner``: a role's oid, None for the node itself. ``publisher``: the
-    server that it follows, known since CREATE or the first connection. ``upgraded``: the position
-    at which it continued after the last pg_upgrade, if SET (system_identifier) has reported one.
+    server that it follows, known since CREATE or the first connection. ``upgraded``: where in the
+    WAL it continued after the last pg_upgrade, if SET (system_identifier) has reported one.
 
     State: ``stopped``: its worker has ended with an error that no retry can heal, and only ENABLE
     starts it again. ``stopped_by``: the sync id of the table in which that error occurred. With
     ``disable_on_error`` an error disables the subscription, which is then ``stopped`` and not
     ``enabled``. ``dropping``: DROP SUBSCRIPTION waits for the slot. ``skip_lsn``: the finish LSN of
-    a transaction to be skipped, which the worker reads and clears while it runs. ``skipping_lsn``:
-    that of the transaction that it has begun to skip (``subscription.apply_error``).
-    ``origin_lsn``: the position to which its origin was set; INVALID: the last cut's position.
+    a transaction to be skipped; the running worker reads and clears it. ``skipping_lsn``: the
+    finish LSN of the transaction that the worker has begun to skip (``subscription.apply_error``).
+    ``origin_lsn``: the LSN to which its origin was set; INVALID: the last cut's LSN counts.
     """
 
     oid: Annotated[int, Column("oid", BigInteger, primary_key=True, autoincrement=False)]
@@ -318,8 +319,8 @@ class Subscription(SubscriptionOptions):
         return replace(self, stopped=False, error=None, stopped_by=None)
 
     def followed_as(self, other: Subscription) -> bool:
-        """Tell whether a worker that was started for ``other`` may continue. If its subscription
-        was disabled, it ends after its current cut."""
+        """Return whether a worker that was started for ``other`` may continue. If the subscription
+        was disabled, the worker ends after its current cut."""
         return replace(self, enabled=other.enabled) == other
 
     @property
@@ -334,7 +335,7 @@ class Subscription(SubscriptionOptions):
 
     @property
     def should_run(self) -> bool:
-        """Tell whether a node should run a worker for it."""
+        """Return whether a node should run a worker for it."""
         return (
             self.enabled and not self.stopped and not self.dropping and self.slot_name is not None
         )
@@ -342,8 +343,8 @@ class Subscription(SubscriptionOptions):
 
 @dataclass(frozen=True, slots=True)
 class DroppedSubscription:
-    """A subscription that was dropped, with the facts that a later one over the same tables needs:
-    the markers of the dropped one stay in the tables' logs, and its cuts may be removed.
+    """A subscription that was dropped, with the facts that a later one with the same tables needs:
+    the dropped one's markers stay in the Delta logs, and its cuts may be removed.
 
     ``publisher``: the server that it followed; ``cut_lsn``, ``cut_tables``: its last cut, with the
     ids of the Delta tables in it.
@@ -356,8 +357,8 @@ class DroppedSubscription:
     cut_tables: Annotated[frozenset[str], Column("subcuttables", Text), _SET] = frozenset()
 
     def position(self, table_id: str, marker: int | None) -> Lsn | None:
-        """Return the position up to which a table has its changes; None if it never had any.
-        ``marker``: the position that its app id has in the table's log."""
+        """Return the LSN up to which a table has the subscription's changes; None if it never had
+        any. ``marker``: the LSN that its app id has in the table's Delta log."""
         cut = self.cut_lsn if table_id in self.cut_tables else INVALID
         return Lsn(max(marker or INVALID, cut)) or None
 
@@ -438,11 +439,11 @@ class PgSubscription(TableAccess):
         return _DROPPED.all(self.connection)
 
 
-# Requests for cuts at given positions: ``penstock verify`` asks a running worker for them. While a
-# row exists the subscription's worker makes no batch that reaches beyond its position, and makes a
+# Requests for cuts at given LSNs: ``penstock verify`` asks a running worker for them. While a row
+# exists, the subscription's worker makes no batch that reaches beyond the row's LSN, and makes a
 # cut there. The requester removes the row. A worker removes a row that has held it up for too long,
-# as the requester may have been killed. PostgreSQL needs no such requests: there a snapshot reads a
-# table at any position.
+# because the requester may have been killed. PostgreSQL needs no such requests: its tables can be
+# read at the snapshot of any moment.
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,15 +467,15 @@ class CutRequests(TableAccess):
         return _CUT_REQUESTS.all(self.connection, _CUT_REQUESTS.c.subid == subid)
 
     def ask(self, subid: int, lsn: Lsn, own: str | None = None) -> CutRequest:
-        """Insert a request. ``own``: its id; it replaces a request of that id that a crash left."""
+        """Insert a request. ``own``: its id; it replaces a request with this id left by a crash."""
         request = CutRequest(own or str(uuid.uuid4()), subid, lsn)
         self.forget(request.id)
         _CUT_REQUESTS.insert(self.connection, request)
         return request
 
     def move(self, request_id: str, lsn: Lsn) -> bool:
-        """Move a request to another position. False if it is gone; the worker then no longer waits
-        for it."""
+        """Move a request to another LSN. Return False if it is gone: the worker no longer waits for
+        it."""
         change = (
             _CUT_REQUESTS.table.update().where(_CUT_REQUESTS.c.id == request_id).values(lsn=lsn)
         )

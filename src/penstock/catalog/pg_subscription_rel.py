@@ -1,7 +1,7 @@
 """Tables of subscriptions and the state of their synchronization (pg_subscription_rel.h).
 
-A row is found by the publisher's schema and name. It is bound to the objects that had this name
-when the table was added: the publisher's relation (its OID) and the Delta table (its metaData.id).
+A row is found by the table's schema and name at the publisher. It is bound to the objects that had
+this name when the table was added: a relation by its OID, and a Delta table by its metaData.id.
 
 ::
 
@@ -71,15 +71,15 @@ _NEXT: Final = {
 class SubscriptionRel:
     """One table of one subscription.
 
-    ``lsn``: None in i and d; the copy's consistent point in f; the position where the table joined
-    in s and r (None in r while it is in no cut and nothing was copied). ``sync_id``: a UUID, new
-    each time that the table is added. ``relid``, ``table_id``: the relation and the Delta table to
-    which the row is bound, None until known; in state i, ``table_id`` is the Delta table of an
+    ``lsn``: None in i and d; the copy's consistent point in f; in s and r the LSN where the table
+    joined the stream (None in r while it is in no cut and nothing was copied). ``sync_id``: a UUID,
+    new each time that the table is added. ``relid``, ``table_id``: the relation and the Delta table
+    to which the row is bound, None until known; in state i, ``table_id`` is the Delta table of an
     earlier copy, which this copy may replace. ``returned``: the same relation had left the
-    subscription since that copy; if nothing is copied, any relation of that name had. ``conflict``:
-    the reason why the relation may be another one now. ``error``: the reason why the table is
-    parked. In both cases REFRESH PUBLICATION copies it again. ``definition``: the publisher's
-    definitions on which the rows depend (``definition_watch``). ``copy_target``: one of
+    subscription since that copy; if nothing is copied, any relation of that name had left it.
+    ``conflict``: why the relation may not be the one that was copied. ``error``: why the table is
+    parked. In both cases REFRESH PUBLICATION copies the table again. ``definition``: the
+    publisher's definitions on which the rows depend (``definition_watch``). ``copy_target``: one of
     COPY_TARGETS for the copy that is still to be made; None: the subscription's option.
     """
 
@@ -135,7 +135,7 @@ _FORMER: Final = StoredTable("penstock_former_subscription_rel", _FormerRel)
 
 
 def may_follow(before: SubscriptionRelState, after: SubscriptionRelState) -> bool:
-    """Tell whether a table may go from one state to the other. It may always stay in its state."""
+    """Return whether a table may go from one state to the other; it may always stay in a state."""
     return after is before or after in _NEXT[before]
 
 
@@ -213,7 +213,8 @@ class PgSubscriptionRel(TableAccess):
         self._change(rel, **{name: value for name, value in values.items() if value is not None})
 
     def record_conflict(self, rel: SubscriptionRel, conflict: str) -> None:
-        """Record why the relation may be another one now. No effect when the row is gone."""
+        """Record why the relation may not be the one that was copied. No effect when the row is
+        gone."""
         self._change(rel, conflict=conflict)
 
     def set_copy_target(self, subid: int, copy_target: str) -> None:
@@ -259,7 +260,7 @@ class PgSubscriptionRel(TableAccess):
     ) -> SubscriptionRel:
         """Record a transition (UpdateSubscriptionRelState). ``rel.state`` may be out of date.
 
-        Raises UndefinedObject when the table was removed, or removed and added again, and
+        Raises UndefinedObject if the table was removed, even if it was added again since;
         NotInPrerequisiteState for a transition that does not exist.
         """
         before = self._stored(rel)
@@ -301,10 +302,10 @@ def _same(rel: SubscriptionRel) -> ColumnElement[bool]:
 @dataclass(frozen=True, slots=True)
 class TableVerification:
     """The progress of one table. Times are seconds since 1970. ``began``: the start of the pass
-    under way, None between two. ``next_key``: the value of ``key_column`` at which the pass's next
-    range begins. ``partial``: 1 if the pass has left columns out so far. ``result``: the last
-    comparison's, ``equal``, ``partial`` or ``different``, at ``lsn``. ``checked``, ``verified``:
-    the start of the last finished pass, and of the last one that found all equal."""
+    under way, None between passes. ``next_key``: the value of ``key_column`` at which the pass's
+    next range begins. ``partial``: 1 if the pass has left columns out so far. ``result``: of the
+    last comparison, which was at ``lsn``: ``equal``, ``partial`` or ``different``. ``checked``,
+    ``verified``: the start of the last finished pass, and of the last that found all rows equal."""
 
     sync_id: Annotated[str, Column("sync_id", String(36), primary_key=True)]
     subid: Annotated[int, Column("subid", BigInteger, nullable=False)]
@@ -329,7 +330,7 @@ class Verifications(TableAccess):
         return {row.sync_id: row for row in _VERIFICATIONS.all(self.connection)}
 
     def save(self, row: TableVerification) -> None:
-        """Write a row, replacing the one of the same membership."""
+        """Write a row; it replaces the earlier row of its membership."""
         _VERIFICATIONS.delete(self.connection, _VERIFICATIONS.c.sync_id == row.sync_id)
         _VERIFICATIONS.insert(self.connection, row)
 

@@ -1,9 +1,9 @@
-"""Commits of the lake in one total order, with fixed positions: the node's WAL (xlog.c).
+"""Commits of the lake in one total order, with fixed LSNs: the node's WAL (xlog.c).
 
 The sequencer (walsender) finds the commits. A transaction's changes are not kept here: they lie
 between two versions of its tables. Messages that sessions emit are part of the same order; their
 content may be long and is read separately. PREPARE TRANSACTION, with the changes that it has
-staged, and its outcome are part of it as well (``TwoPhaseRecord``).
+staged, and its outcome are also part of the order (``TwoPhaseRecord``).
 """
 
 from __future__ import annotations
@@ -61,10 +61,9 @@ of the prefix."""
 @dataclass(frozen=True, slots=True)
 class Member:
     """The changes that one transaction made to a table, which lie between two versions of it.
-    ``relation``: its oid (pg_class). ``from_version``: -1 if the table did not exist yet.
+    ``relation``: the table's oid (pg_class). ``from_version``: -1 if the table did not exist yet.
     ``table_id``: the Delta table's id at ``to_version``, None: not recorded. ``lost_to``: None
-    while the changes can be read; later the oids of the publications that held the table, ()
-    without any.
+    while the changes can be read; afterwards the oids of the publications that had the table.
     """
 
     relation: int
@@ -99,8 +98,8 @@ _TWO_PHASE: Final = ColumnForm(to_text, from_text)
 
 @dataclass(frozen=True, slots=True)
 class LakeTransaction:
-    """One committed transaction. ``begin`` < ``commit`` < ``end``; ``end`` of one is ``begin`` of
-    the next.
+    """One entry of the WAL, mostly a committed transaction. ``begin`` < ``commit`` < ``end``; the
+    ``end`` of an entry is the ``begin`` of the next.
 
     ``two_phase``: set for an entry of two-phase commit. PREPARE is an entry of its own: its members
     have the versions against which it was checked, and its content has the changes. COMMIT PREPARED
@@ -113,8 +112,8 @@ class LakeTransaction:
     previous one.
 
     ``commit_time``: microseconds since the Unix epoch. ``origin``, ``origin_lsn``: for a
-    transaction that a subscription wrote, the name of its replication origin and the position
-    there. The name is an appId if the subscription was dropped or is another node's.
+    transaction that a subscription wrote, the name of its replication origin and the LSN there. The
+    name is an appId if the subscription was dropped or is another node's.
     """
 
     xid: Annotated[int, Column("xid", BigInteger, nullable=False)]
@@ -137,14 +136,14 @@ class LakeTransaction:
 
     @property
     def place(self) -> Lsn:
-        """The place whose catalogs decode it: the place where its changes were made. For COMMIT
-        PREPARED, this is the PREPARE."""
+        """The LSN as of which the catalogs are read to decode the entry: where its changes were
+        made. For COMMIT PREPARED this is the PREPARE's LSN."""
         record = self.two_phase
         return self.begin if record is None or record.prepare is None else record.prepare.lsn
 
     @property
     def is_transaction(self) -> bool:
-        """Tell whether it is a transaction, with a beginning and a commit."""
+        """Return whether the entry is a transaction, with a beginning and a commit."""
         return self.message is None or self.message.transactional
 
     @property
@@ -174,8 +173,8 @@ _END: Final = select(func.max(_TRANSACTION.c.end_lsn))
 _READ: Final = tuple(c for c in _TRANSACTION.c if c.name not in _LONG)
 
 
-# The place that each table's commits have reached in the log. The sequencer (walsender) finds later
-# commits.
+# The version of each table up to which its commits are in the WAL. The sequencer (walsender) finds
+# later commits.
 
 _SEQUENCED: Final = Table(
     "penstock_sequenced",
@@ -185,12 +184,12 @@ _SEQUENCED: Final = Table(
     Column("table_id", Text),
 )
 _PARAMETERS: Final = 500
-"""The most parameters of a statement; a caller that asks for more tables gets all rows."""
+"""The most parameters of a statement: a caller that asks for more tables gets all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sequenced:
-    """The last version of a table that is in the log. ``table_id``: the id of the Delta table
+    """The last version of a table that is in the WAL. ``table_id``: the id of the Delta table
     (``metaData.id``), None if an older node did not record it."""
 
     version: int
@@ -198,7 +197,7 @@ class Sequenced:
 
 
 class PgTransactions(TableAccess):
-    """The log, within one transaction of the state store."""
+    """The node's WAL, within one transaction of the state store."""
 
     def end(self) -> Lsn:
         """Return the end of the last transaction: the next one begins there
@@ -211,11 +210,11 @@ class PgTransactions(TableAccess):
         return self._xid_after(self._last())
 
     def versions(self) -> Mapping[int, int]:
-        """Return, by table oid, the version up to which a table's commits are in the log."""
+        """Return, by table oid, the version up to which a table's commits are in the WAL."""
         return {relid: at.version for relid, at in self.sequenced().items()}
 
     def sequenced(self, relations: Collection[int] | None = None) -> Mapping[int, Sequenced]:
-        """Return, by table oid, how far a table's commits are in the log. The result has all
+        """Return, by table oid, how far a table's commits are in the WAL. The result has all
         tables, or at least those of ``relations``."""
         few = relations is not None and len(relations) <= _PARAMETERS
         query = select(_SEQUENCED)
@@ -225,7 +224,7 @@ class PgTransactions(TableAccess):
         return {int(row["relid"]): Sequenced(row["version"], row["table_id"]) for row in rows}
 
     def latest_commit_time(self) -> int:
-        """Return the latest commit time in the log, 0 if the log is empty."""
+        """Return the latest commit time in the WAL, 0 if the WAL is empty."""
         query = select(func.max(_TRANSACTION.c.commit_time))
         return int(self.connection.execute(query).scalar_one() or 0)
 
@@ -242,8 +241,9 @@ class PgTransactions(TableAccess):
         content: bytes | None = None,
         messages: Sequence[BlockMessage] = (),
     ) -> LakeTransaction:
-        """Append a transaction. ``size``: the bytes of WAL that it counts. ``xid``: an ID that was
-        given out already; None: the next one. ``content``: the staged changes of a PREPARE."""
+        """Append a transaction. ``size``: the bytes of WAL that its changes take. ``xid``: an ID
+        that was given out already; None: the next ID. ``content``: the staged changes of a PREPARE.
+        """
         last = self._last()
         begin = FIRST_LSN if last is None else last.end
         heads = tuple(message.head for message in messages)
@@ -304,7 +304,7 @@ class PgTransactions(TableAccess):
 
     def advance(self, relid: int, version: int, table_id: str | None = None) -> None:
         """Record how far a table has been sequenced, also for the first time. ``table_id`` None
-        keeps the recorded one."""
+        keeps the recorded id."""
         same = _SEQUENCED.c.relid == relid
         values: dict[str, Any] = {"version": version}
         if table_id is not None:
@@ -321,7 +321,7 @@ class PgTransactions(TableAccess):
         """Return the next transactions that commit at or after ``lsn``, in order, at most
         ``limit``.
 
-        The place of the commit counts, not its end (SnapBuildXactNeedsSkip): a client that asks
+        The LSN of the commit counts, not its end (SnapBuildXactNeedsSkip): a client that asks
         from a transaction's finish LSN + 1 on does not want that transaction.
         """
         query = select(*_READ).where(_after(lsn))
@@ -341,13 +341,13 @@ class PgTransactions(TableAccess):
         return lsn if row is None or row.commit_lsn >= lsn else Lsn(row.end_lsn)
 
     def oldest(self) -> Lsn:
-        """Return the start of the log, which has every transaction that ends after it."""
+        """Return the start of the WAL, which has every transaction that ends after it."""
         begin = self.connection.execute(select(func.min(_TRANSACTION.c.begin_lsn))).scalar_one()
         return FIRST_LSN if begin is None else Lsn(begin)
 
     def oldest_place(self) -> Lsn:
-        """Return the earliest place whose catalogs decode anything that is in the log or will be. A
-        prepared transaction counts from its PREPARE on (``LakeTransaction.place``)."""
+        """Return the earliest LSN as of which the catalogs may be read to decode the WAL's entries,
+        now or later. A prepared transaction counts from its PREPARE (``LakeTransaction.place``)."""
         query = select(_TRANSACTION.c.two_phase).where(_TRANSACTION.c.two_phase.is_not(None))
         records = [from_text(text) for (text,) in self.connection.execute(query)]
         places = [record.prepare.lsn for record in records if record.prepare is not None]
@@ -363,14 +363,14 @@ class PgTransactions(TableAccess):
         ).rowcount
 
     def _xid_after(self, last: LakeTransaction | None) -> int:
-        """Return the next ID, after those of the log and those of prepared transactions."""
+        """Return the next ID, after those of the WAL and those of prepared transactions."""
         given = [_FIRST_XID - 1 if last is None else self._newest_xid()]
         prepared = last_prepared_xid(self.connection)
         return _next_xid(max(given if prepared is None else [*given, prepared]))
 
     def _newest_xid(self) -> int:
-        """Return the newest ID in the log. It need not be the last entry's: a transaction that was
-        prepared is older than others that precede its commit."""
+        """Return the newest ID in the WAL. It need not be the last entry's: a prepared transaction
+        has an older ID than transactions that are committed before it."""
         c = _TRANSACTION.c
         query = select(func.coalesce(c.newest_xid, c.xid)).order_by(c.end_lsn.desc()).limit(1)
         newest = self.connection.execute(query).scalar_one_or_none()

@@ -1,6 +1,6 @@
 """Enum types of the node (pg_type.h, pg_enum.h).
 
-PostgreSQL's own types are not kept here, as they are the same everywhere
+PostgreSQL's own types are not kept here, because they are the same everywhere
 (``penstock.sql.builtin``).
 """
 
@@ -99,7 +99,7 @@ class PgType(TableAccess):
         return EnumType(oid, schema, name, array_oid, array_name, rows, owner)
 
     def _move_array_name(self, schema: str, name: str) -> None:
-        """Rename an enum's array type that has this name, which a new type may take
+        """Rename an enum's array type that has this name, so that a new type can take the name
         (moveArrayTypeName)."""
         held = and_(_TYPE.c.typnamespace == schema, _TYPE.c.typarrayname == name)
         moved = _array_name(name, {name, *self._names(schema)})

@@ -1,8 +1,8 @@
 """The identity of a subscription's publisher, and the check that a server is that publisher.
 
-A process that relies on a server's answers checks its identity on the same connection: a worker on
-each of its connections, and REFRESH PUBLICATION. As in PostgreSQL, DROP SUBSCRIPTION does not: it
-drops the slot of that name on the server to which the connection string leads.
+A process that relies on a server's answers checks the server's identity on the same connection: a
+worker on each of its connections, and REFRESH PUBLICATION. As in PostgreSQL, DROP SUBSCRIPTION does
+not check: it drops the slot of that name on the server to which the connection string leads.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class PublisherIdentity:
 
 @dataclass(frozen=True, slots=True)
 class PublisherUpgrade:
-    """The positions of a publisher after pg_upgrade. ``lsn``: the place in its new WAL where its
-    slot was made again; ``xid``: the first transaction after those that restored its catalogs."""
+    """The start of a publisher's stream after pg_upgrade. ``lsn``: the LSN in its new WAL at which
+    the slot was made again; ``xid``: the first transaction after those that restored its catalogs.
+    """
 
     lsn: Lsn
     xid: int
@@ -42,7 +43,7 @@ class PublisherUpgrade:
 def check_identity(
     subscription: str, known: PublisherIdentity | None, server: PublisherIdentity
 ) -> None:
-    """Raise StateMismatch unless the server is the known one. ``known`` None: accept any."""
+    """Raise StateMismatch unless the server is the known one. ``known`` None: accept any server."""
     if known is None:
         return
     upgraded = ""

@@ -1,9 +1,9 @@
 """Values of sequences (sequence.c, nextval_internal): each is given out once, even after a crash.
 
 The store's row is some values (SEQ_LOG_VALS) ahead of those given out, to avoid a write for each. A
-process that is killed leaves the remaining values as a gap, as in PostgreSQL; one that closes the
-catalog leaves none. If another process of the same store has changed the row, values continue after
-the new row.
+process that is killed leaves the remaining values as a gap, as in PostgreSQL; a process that closes
+the catalog leaves no gap. If another process of the same store has changed the row, values continue
+after the new row.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _LOGGED_AHEAD: Final = 32
 
 @dataclass
 class SessionSequences:
-    """The values that one session has got: the last one of each sequence, by its oid. ``last`` is
-    the oid of the sequence that gave the latest one."""
+    """The values that one session has got: the last value of each sequence, by its oid. ``last`` is
+    the oid of the sequence that gave the latest value."""
 
     values: dict[int, int] = field(default_factory=dict)
     last: int | None = None
@@ -54,8 +54,8 @@ class SessionSequences:
 @dataclass(frozen=True, slots=True)
 class _Reserved:
     """A sequence whose row in the store is ahead. ``row``: the store's row. ``last_value``,
-    ``is_called``: the real ones; ``left``: the number of values until the row must be written
-    again."""
+    ``is_called``: the sequence's real state; ``left``: the number of values that can be given out
+    before the row must be written again."""
 
     row: Sequence
     last_value: int
@@ -73,7 +73,7 @@ class Sequences:
 
     def take(self, oid: int, count: int, session: SessionSequences) -> abc.Sequence[int]:
         """Take the next values. Raises UndefinedTable (42P01), SequenceGeneratorLimitExceeded
-        (2200H), and then takes none."""
+        (2200H); after an error no value is taken."""
         with self._lock:
             with self._store.read() as connection:
                 known = self._known(_row(connection, oid))
@@ -140,8 +140,8 @@ class Sequences:
         return session.values[oid]
 
     def last(self, session: SessionSequences) -> int:
-        """Return the session's very last value (lastval). Raises NotInPrerequisiteState (55000),
-        also if the sequence was dropped."""
+        """Return the session's latest value of any sequence (lastval). Raises
+        NotInPrerequisiteState (55000), also if the sequence was dropped."""
         if session.last is not None:
             with self._store.read() as connection:
                 if PgSequence(connection).find_oid(session.last) is not None:
@@ -188,7 +188,7 @@ class Sequences:
 
 
 def no_sequence(table: str, column: str, hint: str) -> UndefinedTable:
-    """Return the error for a column whose sequence this node lacks, as another node made the
+    """Return the error for a column whose sequence this node lacks, because another node made the
     table."""
     return UndefinedTable(
         f'the sequence of column "{column}" of table "{table}" does not exist',

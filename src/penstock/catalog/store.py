@@ -89,7 +89,7 @@ def sqlite_path(url: URL) -> Path | None:
 
 
 def make_private_file(path: Path) -> None:
-    """Create an empty file that only its owner can read, as it will hold connection strings."""
+    """Create a file that only its owner can read: it will hold connection strings."""
     path.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
@@ -236,8 +236,8 @@ def _of_server(error: BaseException | None) -> tuple[str | None, str]:
 
 
 SCHEMA_VERSION: Final = 27
-"""The version of the tables in METADATA, to which the package's import has added all of them. Each
-version so far has only added tables and columns, so one step upgrades from any of them."""
+"""The version of the tables in METADATA, which has all tables once the package is imported. Each
+version so far has only added tables and columns, so one step upgrades from any version."""
 
 
 class Store:
@@ -248,7 +248,7 @@ class Store:
 
     @classmethod
     def create(cls, url: str) -> Store:
-        """Make the tables of a new node. Raises DuplicateObject when the store holds one."""
+        """Make the tables of a new node. Raises DuplicateObject if the store already has a node."""
         parsed = parse_url(url)
         path = sqlite_path(parsed)
         if path is not None:
@@ -277,7 +277,7 @@ class Store:
     def open(cls, url: str) -> Store:
         """Open a node's store and bring its schema up to date.
 
-        Raises ConfigurationError if it holds no node, or one of a newer Penstock.
+        Raises ConfigurationError if it holds no node, or a node of a newer Penstock.
         """
         parsed = parse_url(url)
         path = sqlite_path(parsed)

@@ -17,15 +17,15 @@ import org.apache.hadoop.fs.Path;
 import software.amazon.awssdk.core.exception.SdkServiceException;
 
 /**
- * Delta's log store for S3, except that an entry is put if it is absent: by a PUT with If-None-Match.
- * Delta's own looks first and puts then, so that two processes could both win.
+ * Delta's log store for S3, except that it puts an entry only if it is absent, with If-None-Match.
+ * Delta's own store looks first and then puts, so that two processes could both win.
  *
- * Compiled by Spark's Janino (spark_log_store.py), which knows neither lambdas nor diamonds.
+ * Compiled by Spark's Janino (session.py), which knows neither lambdas nor diamonds.
  */
 public class ConditionalLogStore extends S3SingleDriverLogStore {
     private static final String CONDITIONAL = "fs.option.create.conditional.overwrite";
     private static final int CONFLICT = 409;
-    /** Before an entry is put again; as in log_store.py. */
+    /** The pauses before an entry is put again, as in log_store.py. */
     private static final long[] PAUSES_MS = {50, 100, 200, 400, 800};
 
     public ConditionalLogStore(Configuration hadoopConf) {
@@ -48,14 +48,14 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
         }
     }
 
-    /** Whether the entry is ours now; false: another put is under way, which may come to nothing. */
+    /** Whether the entry is ours now; false: another put is under way, which may still fail. */
     private static boolean putOrOurs(FileSystem files, Path path, byte[] content, int attempt)
             throws IOException {
         try {
             put(files, path, content);
             return true;
         } catch (IOException error) {
-            // Another writer's entry; or our own, where the answer was lost and the client asked again.
+            // It may be our own entry, if an answer was lost and the client sent the put again.
             byte[] found = there(files, path);
             if (found == null && isConflict(error) && attempt < PAUSES_MS.length) {
                 return false;
@@ -70,7 +70,7 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
         }
     }
 
-    /** 409 ConditionalRequestConflict: S3's client does not try that again, and asks us to. */
+    /** 409 ConditionalRequestConflict: S3's client leaves it to us to try again. */
     private static boolean isConflict(Throwable error) {
         for (Throwable cause = error; cause != null; cause = cause.getCause()) {
             if (cause instanceof SdkServiceException) {

@@ -1,4 +1,4 @@
-"""Actions of Delta's log (protocol: "Actions", "Change Metadata") as JSON lines.
+"""Actions of a Delta log (protocol: "Actions", "Change Metadata") as JSON lines.
 
 The functions build the actions of a log entry from values of this room, and turn them into lines.
 Metadata and properties that other writers have set are kept. The caller puts the lines into the
@@ -225,7 +225,7 @@ _UNDONE: Final = "penstock.undone"
 def block_mark(group: str, relations: Iterable[int], *, undone: bool = False) -> Mapping[str, Any]:
     """Return the mark for each commit of a transaction block over several tables.
 
-    ``relations``: oids of all its tables; ``undone``: this commit takes back the one before.
+    ``relations``: oids of all its tables; ``undone``: this commit undoes one of the block.
     """
     mark = {**group_mark(group), _BLOCK: sorted(relations)}
     return {**mark, _UNDONE: True} if undone else mark
@@ -240,7 +240,7 @@ def block_of(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
 
 
 def is_undone(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether a commit takes back another one of its block."""
+    """Return whether a commit undoes another commit of its block."""
     return user_metadata(actions).get(_UNDONE) is True
 
 
@@ -267,7 +267,7 @@ def emptied_with(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
 
 
 def is_truncate(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether a commit is marked as a TRUNCATE."""
+    """Return whether a commit is marked as a TRUNCATE."""
     return user_metadata(actions).get(_TRUNCATE) is True
 
 
@@ -275,11 +275,11 @@ _REVERSES: Final = "penstock.reverses"
 
 
 def reversal_mark(versions: Iterable[int]) -> Mapping[str, object]:
-    """Return the mark of a commit that takes back others of the same table."""
+    """Return the mark of a commit that undoes other commits of the same table."""
     return {_REVERSES: sorted(versions)}
 
 
 def reversed_by(actions: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-    """Return the versions that a commit takes back."""
+    """Return the versions whose commits a commit undoes."""
     found = user_metadata(actions).get(_REVERSES)
     return frozenset(found) if isinstance(found, list) else frozenset()

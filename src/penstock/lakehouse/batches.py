@@ -21,7 +21,7 @@ from penstock.lakehouse.layouts import plain_batch
 BATCH_BYTES: Final = 16 << 20
 """Arrow bytes that are read at a time."""
 _ROWS: Final = 1 << 16
-"""The largest number of rows that are read at a time; a larger one is no faster."""
+"""The largest number of rows that are read at a time; a larger number is no faster."""
 _LOOKED_AT: Final = 256
 """The number of rows that are read first if the footer does not give the width of rows."""
 _TOO_LARGE: Final = 4
@@ -32,7 +32,7 @@ RowRangeFilter = Callable[[int, int], bool]
 
 
 def slices(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield runs of rows of at most ``max_bytes``, with one row at least."""
+    """Yield runs of rows of at most ``max_bytes``, but of at least one row."""
     if batch.nbytes <= max_bytes or batch.num_rows < 2:
         if batch.num_rows:
             yield batch
@@ -42,7 +42,7 @@ def slices(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def runs(size: np.ndarray, max_bytes: int) -> Iterator[slice]:
-    """Yield runs of rows whose sizes add up to at most ``max_bytes``, with one row at least."""
+    """Yield runs of rows whose sizes add up to at most ``max_bytes``, but of at least one row."""
     ends = np.cumsum(size)
     start = 0
     while start < len(size):
@@ -80,8 +80,8 @@ def read_rows(
     parquet: pq.ParquetFile, columns: Sequence[str], position: np.ndarray
 ) -> Iterator[tuple[slice, pa.RecordBatch]]:
     """Yield the rows at ascending positions of a file, run by run: the run's place in ``position``,
-    and its rows. A position may come several times. If ``columns`` is empty, another column is read
-    to count the rows."""
+    and its rows. A position may occur several times. If ``columns`` is empty, another column is
+    read to count the rows."""
 
     def wanted(start: int, end: int) -> bool:
         first, last = np.searchsorted(position, (start, end))
@@ -136,8 +136,8 @@ def _iterate(
 
 
 def _estimate(group: pq.RowGroupMetaData, columns: Sequence[str]) -> tuple[float, int]:
-    """Return the average bytes of a row, and how many more a row may have: the bytes of columns
-    with dictionaries."""
+    """Return the average bytes of a row, and how many bytes more a row may have: the bytes of all
+    columns with dictionaries."""
     names = set(columns)
     size = doubtful = 0
     for number in range(group.num_columns):

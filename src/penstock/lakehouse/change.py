@@ -1,7 +1,7 @@
 """Changes of a transaction to one table: they add files, delete rows and files, and can be undone.
 
-A change is made of files just written in the table's folder and of positions to delete. It shows
-the table's files as the transaction sees them, and returns actions for the log.
+A change consists of files just written in the table's folder and of positions to delete. It shows
+the table's files as the transaction sees them, and returns actions for the Delta log.
 
     a batch of the apply worker, a copy, compaction          statements of a session
           |                                                        |
@@ -13,8 +13,8 @@ the table's files as the transaction sees them, and returns actions for the log.
 
 A batch is valid only for the loaded version; after a lost race it is made again. A session's change
 can be committed on any later version in which nobody else has touched the same rows. A savepoint is
-an earlier value of it; a prepared transaction stores it as text. ``StagedCommit`` commits a change,
-and takes the commit back.
+an earlier value of the change; a prepared transaction stores the change as text. ``StagedCommit``
+commits a change, and can undo the commit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 class Staging:
-    """The files of the current version, changed in place; the state before can be restored."""
+    """The files of the current version, changed in place; the changes can be discarded."""
 
     def __init__(
         self, table: str, files: dict[str, DataFile], partition_by: Sequence[str] = ()
@@ -83,17 +83,17 @@ class Staging:
 
     @property
     def changed(self) -> bool:
-        """Tell whether the next version differs in its files."""
+        """Return whether the next version has other files."""
         return bool(self._before)
 
     @property
     def appends_only(self) -> bool:
-        """Tell whether no file of the current version is touched."""
+        """Return whether no file of the current version is touched."""
         return all(before is None for before in self._before.values())
 
     @property
     def emptied(self) -> bool:
-        """Tell whether a TRUNCATE has removed every row of the current version."""
+        """Return whether a TRUNCATE has removed every row of the current version."""
         return self._emptied
 
     def add(self, file: DataFile) -> None:
@@ -130,7 +130,7 @@ class Staging:
             self._put(path, file)
 
     def delete(self, path: str, positions: BitMap) -> None:
-        """Add deletions to those of a file; remove the file if no row is left.
+        """Delete more rows of a file; remove the file if no row is left.
 
         Raises CommitConflict if there is no such file.
         """
@@ -173,8 +173,8 @@ class Staging:
         return removes + adds
 
     def committed(self, described: Mapping[str, DataFile]) -> list[str]:
-        """Take the staged changes as the current version; return the paths of files that were
-        staged and then removed."""
+        """Make the staged changes the current version; return the paths of files that were staged
+        and then removed."""
         self._files.update(described)
         dropped = [p for p, before in self._before.items() if not before and p not in self._files]
         self._before = {}
@@ -212,7 +212,7 @@ _OPERATIONS: Final[Mapping[str, str]] = {INSERT: "WRITE", UPDATE: "UPDATE", DELE
 _MIXED: Final = "MERGE"
 """commitInfo.operation of changes of several kinds."""
 ROLLBACK: Final = "ROLLBACK"
-"""commitInfo.operation of commits that take others back."""
+"""commitInfo.operation of commits that undo others."""
 
 
 @dataclass(frozen=True)
@@ -228,10 +228,10 @@ class StagedChange:
     """The changes of a transaction to one table.
 
     ``relation``: the table's oid. ``table_id``, ``schema``, ``partition_by``: of the table that was
-    read. ``version``: the version that the last statement has read; ``since``: that of the first
-    statement. ``gone``: deleted rows of the table's files, by path. ``added``: the transaction's
-    own files that have rows left, by path, with their vectors inline. ``kinds``: the kinds of its
-    statements. ``pairs``: files that map each new row to its old one.
+    read. ``version``: the version that the last statement has read; ``since``: the version that the
+    first statement has read. ``gone``: deleted rows of the table's files, by path. ``added``: the
+    transaction's own files that have rows left, by path, with their vectors inline. ``kinds``: the
+    kinds of its statements. ``pairs``: files that map each new row to its old row.
     """
 
     relation: int
@@ -249,7 +249,7 @@ class StagedChange:
 
     @classmethod
     def of(cls, relation: int, uri: str, name: str, state: TableState) -> StagedChange:
-        """Return a value without changes yet."""
+        """Return the value before the first statement."""
         metadata = state.metadata
         return cls(
             relation,
@@ -264,7 +264,7 @@ class StagedChange:
 
     @property
     def empty(self) -> bool:
-        """Tell whether the table stays as it is."""
+        """Return whether the table stays as it is."""
         return not (self.gone or self.added)
 
     def with_rows(
@@ -276,7 +276,8 @@ class StagedChange:
         pairs: Sequence[WrittenFile] = (),
     ) -> StagedChange:
         """Return the value after one more statement. ``state``: the version that the statement has
-        read, without staged changes; ``gone``: deleted positions in its files and in own ones."""
+        read, without staged changes; ``gone``: deleted positions, by path, in files of the version
+        or of the transaction itself."""
         lost, added = dict(self.gone), dict(self.added)
         for path, positions in gone.items():
             own = added.get(path)
@@ -301,10 +302,10 @@ class StagedChange:
         )
 
     def check(self, state: TableState) -> None:
-        """Check that the change can be committed on ``state``; touched files have vectors loaded.
+        """Check that the change can be committed on ``state``, with the touched files' vectors.
 
-        Raises CommitConflict if the table was altered or replaced, or others were first to change
-        one of the rows.
+        Raises CommitConflict if the table was altered or replaced, or if others were first to
+        change one of the rows.
         """
         metadata = state.metadata
         known = (self.table_id, self.schema, self.partition_by)
@@ -343,8 +344,8 @@ class StagedChange:
         )
 
     def undo(self, state: TableState, mark: Mapping[str, object], vectors: VectorFile) -> Commit:
-        """Return the commit after ``state`` that takes the change's commit back. It restores
-        deleted rows, and removes added rows unless others have moved them to other files."""
+        """Return the commit after ``state`` that undoes the change's commit. It restores deleted
+        rows, and removes added rows unless others have moved them to other files."""
         staging = Staging(self.name, dict(state.files), self.partition_by)
         for path, loss in self.gone.items():
             staging.put({path: loss.file.restored(state.files.get(path), loss.positions)})
@@ -352,7 +353,7 @@ class StagedChange:
         return Commit(ROLLBACK, staging.actions(staging.describe(vectors.add)), mark)
 
     def paths(self) -> set[str]:
-        """Return the paths of its own files that the commit names."""
+        """Return the paths of the change's own files, which the commit names."""
         return set(self.added)
 
     def uris(self) -> set[str]:
@@ -365,7 +366,7 @@ class StagedChange:
 
 
 def _in_line(file: DataFile) -> DataFile:
-    """Return a file whose vector can be read before it is committed."""
+    """Return the file with its vector inline, which can be read before the commit."""
     return file.with_descriptor(inline(file.positions_deleted()))
 
 
@@ -433,26 +434,27 @@ def _file(body: Mapping[str, Any]) -> DataFile:
     return file.with_deleted(positions).with_descriptor(file.descriptor)
 
 
-# Commits of a transaction's staged change to one table, and the way to take one back.
+# The commit of a transaction's staged change to one table, and how to undo it.
 #
 # A commit puts a new version of the table, durable on return, or raises CommitConflict. If the
-# transaction has several tables, each commit bears its mark. A commit can be found again by its
-# mark, so nothing is put twice after a crash. The caller decides which tables to commit, and when
-# to take a commit back.
+# transaction has several tables, each commit bears the transaction's mark. The mark finds a commit
+# again after a crash, so that nothing is put twice. The caller decides which tables to commit, and
+# when to undo a commit.
 
 CheckRows = Callable[[StagedChange, TableState], None]
 """A function that raises an error if the rows of a change are not allowed in a version."""
 MakeCommit = Callable[[VectorFile], Commit]
 """A function that returns a commit, and adds its vectors to a file. Every try gets a new file."""
 _STATS: Final = 8
-"""Files whose existence is checked at a time; object stores answer slowly."""
+"""The number of files whose existence is checked at the same time: object stores answer slowly."""
 _FENCE: Final = "FENCE"
-"""commitInfo.operation of an empty version, which takes the number of a put still under way."""
+"""commitInfo.operation of an empty version. It takes the version number that a commit still under
+way would get."""
 
 
 class StagedCommit:
-    """The commit of one table's change. ``group`` and ``relations``: those of its transaction, None
-    and empty if it has only this table."""
+    """The commit of one table's change. ``group`` and ``relations``: the name of its transaction
+    and the oids of its tables; None and () if this table is the only one."""
 
     def __init__(
         self,
@@ -472,7 +474,7 @@ class StagedCommit:
 
     def check(self) -> TableState:
         """Check that the change can be committed now; return the state to commit it on. Raises
-        CommitConflict, and the errors of ``check_rows``."""
+        CommitConflict and the errors of ``check_rows``."""
         state = load(self._storage, self.change.uri)
         if state is None or state.version < self.change.version:
             raise CommitConflict(f'table "{self.change.name}" was dropped')
@@ -483,8 +485,8 @@ class StagedCommit:
         """Commit the change; return the version that has it. ``state``: a fresh result of
         ``check``, for the first try.
 
-        Nothing was put after CommitConflict or an error of ``check_rows``. After StorageError the
-        entry may be there.
+        After CommitConflict or an error of ``check_rows`` nothing was committed. After StorageError
+        the log entry may exist.
         """
         while True:
             if state is None and self._group is not None:
@@ -502,14 +504,14 @@ class StagedCommit:
             state = None
 
     def settled(self) -> int | None:
-        """Return the version that has the change although ``put`` has raised. None: there is no
-        such version, and none will come. Raises StorageError if that cannot be found out."""
+        """Return the version that has the change although ``put`` has raised. None: no version has
+        it, and none will. Raises StorageError if that cannot be found out."""
         return self._log.settle()
 
     def undo(self) -> None:
-        """Take the commit back if it was put, and make sure that it is not put later. Raises
-        StorageError, and FeatureNotSupported if the table has since got a feature that our commits
-        do not maintain."""
+        """Undo the commit if it was put, and make sure that it is not put later. Raises
+        StorageError; FeatureNotSupported if the table has since got a feature that our commits do
+        not maintain."""
         while True:
             if self._find(undone=True)[0] is not None:
                 return
@@ -532,7 +534,7 @@ class StagedCommit:
                 return
 
     def there(self) -> bool | None:
-        """Tell whether it was put and not taken back; None if the table was dropped. Raises
+        """Return whether the commit was put and not undone; None if the table was dropped. Raises
         StorageError."""
         while True:
             there, seen = self._find(undone=False)
@@ -565,7 +567,7 @@ class StagedCommit:
         self._check_rows(self.change, state)
 
     def _check_files(self) -> None:
-        """Raise CommitConflict if own files are gone: VACUUM removes them if they wait for long."""
+        """Raise CommitConflict if own files are gone: VACUUM may remove them before the commit."""
         uris = [file_uri(self.change.uri, path) for path in self.change.paths()]
         with ThreadPoolExecutor(_STATS) as pool:
             there = pool.map(self._storage.exists, uris)
@@ -586,8 +588,8 @@ class StagedCommit:
             )
 
     def _to_undo(self, there: int, newest: int) -> StagedChange:
-        """Return the change to take back. If others have emptied the table since, its deleted rows
-        do not come back: without our commit the others would have removed them, too."""
+        """Return the change to undo. If others have emptied the table since, its deleted rows do
+        not come back: without our commit the others would have removed them, too."""
         storage, uri = self._storage, self.change.uri
         changed = False
         for version in range(there + 1, newest + 1):
@@ -604,7 +606,7 @@ class StagedCommit:
         return self.change
 
     def _find(self, *, undone: bool) -> tuple[int | None, int]:
-        """Find the commit, or with ``undone`` the commit that has taken it back. Return its version
+        """Find the commit, or with ``undone`` the commit that has undone it. Return its version
         (None if there is none), and the last version that was searched."""
         version, found = self.change.version, None
         while (entry := read_entry(self._storage, self.change.uri, version + 1)) is not None:
@@ -614,8 +616,8 @@ class StagedCommit:
         return found, version
 
     def _seen_all(self, seen: int, state: TableState) -> bool:
-        """Tell whether the search has covered ``state``; False if it has new entries. Raises
-        StorageError if the next entry is missing."""
+        """Return whether the search up to version ``seen`` has covered ``state``. Raises
+        StorageError if the next log entry is missing."""
         if seen >= state.version:
             return True
         if read_entry(self._storage, self.change.uri, seen + 1) is None:
@@ -636,8 +638,8 @@ class StagedCommit:
 
 
 def is_named(storage: Storage, change: StagedChange) -> bool:
-    """Tell whether a version of the table names files of a change; True if entries are gone, which
-    may have named them. Raises StorageError."""
+    """Return whether a version of the table names files of a change; True also if log entries that
+    may have named them are gone. Raises StorageError."""
     own, version = change.paths(), change.version
     while (entry := read_entry(storage, change.uri, version + 1)) is not None:
         version += 1
@@ -651,12 +653,12 @@ def _fence(_: VectorFile) -> Commit:
     return Commit(_FENCE)
 
 
-# The reverse of our own commits, for a batch that some tables have and others cannot get.
+# The reverse of our own commits, for a batch that some tables have and other tables cannot get.
 #
-# All commits of an app id after a marker are taken back by one more commit. ``reversal`` reads the
+# One more commit takes back all commits of an app id after a marker. ``reversal`` reads the Delta
 # log, and returns the files to put in place and the marker to go back to. Deleted rows come back,
-# added rows go, and later commits of others stay. There is no reverse if others have copied added
-# rows into files of their own: nobody knows which rows to remove there.
+# added rows are removed, and later commits of others stay. There is no reverse if others have
+# copied added rows into files of their own: nobody knows which rows to remove there.
 
 Entry = Sequence[Mapping[str, Any]]
 
@@ -674,8 +676,8 @@ class Reversal:
 
 @dataclass
 class _Walk:
-    """A walk from the newest entry down. ``moved``: files whose rows others may have copied.
-    ``emptied``: others have removed all rows later, and would have removed rows that come back."""
+    """A walk over the log's entries, the newest first. ``moved``: files whose rows others may have
+    copied. ``emptied``: others have removed all rows later, so no deleted row comes back."""
 
     storage: Storage
     uri: str
@@ -728,7 +730,7 @@ def reversal(
     """Return the plan to take back the commits of ``app_id`` with ``operation`` and markers after
     ``since``; None if there are none. ``state``: the newest version, with its vectors.
 
-    Raises NotInPrerequisiteState if it cannot be taken back, VersionGone, StorageError.
+    Raises VersionGone, StorageError; NotInPrerequisiteState if they cannot be taken back.
     """
     walk, versions, marker = _Walk(storage, uri, state), [], 0
     for version in range(state.version, -1, -1):

@@ -1,8 +1,8 @@
-"""Checkpoints of a table's log, and removal of old entries (protocol: "Checkpoints").
+"""Checkpoints of a Delta log, and removal of old entries (protocol: "Checkpoints").
 
-A checkpoint of the newest version is durable on return. In folders, S3 and Azure delta-rs writes
-it: it keeps deletion vectors, transaction markers and unexpired tombstones, and takes milliseconds.
-Elsewhere Delta itself writes the checkpoint and removes entries (``log_store.SparkLogStore``).
+A checkpoint of the newest version is durable on return. In local folders, S3 and Azure delta-rs
+writes it, which takes milliseconds and keeps deletion vectors, transaction markers and unexpired
+tombstones. Elsewhere Delta itself writes it and removes entries (``log_store.SparkLogStore``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CLEANUP: Final = "delta.enableExpiredLogCleanup"
 _LAST: Final = "_last_checkpoint"
 _TEMPORARY: Final = re.compile(r"^\..+\.[0-9a-f]{32}\.tmp$")
 _ABANDONED_S: Final = 3600.0
-"""A temporary file of this age has no writer. A writer that comes back later gets an error, and
+"""A temporary file of this age counts as abandoned. If its writer still runs, it gets an error and
 tries again."""
 _VERSIONED: Final = re.compile(
     r"^\.?(\d{20})\.(?:json|crc|checkpoint\.[\w.-]*parquet|\d{20}\.compacted\.json)(?:\.crc)?$"
@@ -81,7 +81,7 @@ def remove_expired_entries(storage: Storage, table_uri: str, properties: Mapping
     Also remove temporary files of killed processes: neither Delta's log cleanup nor VACUUM looks at
     hidden names.
 
-    Every version from the newest checkpoint that is older than the retention can still be read.
+    All versions since the newest checkpoint that is older than the retention can still be read.
     """
     if storage.is_local:
         _remove_abandoned(table_uri)
@@ -103,8 +103,8 @@ def remove_expired_entries(storage: Storage, table_uri: str, properties: Mapping
 
 
 def _files(storage: Storage, folder: str) -> tuple[list[str], Callable[[str], float]]:
-    """Return the names in a folder, and a function that returns when one was modified. On a local
-    disk each time takes a call of its own, and there may be a hundred thousand files."""
+    """Return the names in a folder, and a function that returns when a file was modified: on a
+    local disk each time takes a call of its own, and there may be a hundred thousand files."""
     if storage.is_local:
         path = Path(local_path(folder))
         with os.scandir(path) as found:

@@ -56,15 +56,15 @@ class Cluster:
 
     @property
     def started(self) -> bool:
-        """Tell whether there is a session."""
+        """Return whether there is a session."""
         return self._session is not None
 
     @property
     def session(self) -> SparkSession:
-        """The session, which is built if there is none. Jobs of this thread belong to its group.
-        Raises what ``build`` raises, and PenstockError after ``stop``."""
+        """The session, which is built if there is none. Jobs of this thread belong to the thread's
+        group. Raises the errors of ``build``; PenstockError after ``stop``."""
         with self._building:
-            if self._ended:  # only work outside of batches, for which nobody waits, gets here
+            if self._ended:  # only background work, for which nobody waits, gets here
                 raise PenstockError("Spark has ended with its node")
             if self._session is None:
                 began = time.monotonic()
@@ -83,7 +83,7 @@ class Cluster:
         return self.session.newSession()
 
     def stop(self) -> None:
-        """End the session if there is one, and let none begin after it."""
+        """End the session if there is one, and let no other begin."""
         with self._building:
             self._ended = True
             if self._session is not None:
@@ -95,7 +95,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def group(self, name: str) -> Iterator[None]:
-        """Put the jobs that this thread runs meanwhile into the group."""
+        """Put the jobs that this thread runs in the context into the group."""
         self._statement.group = name
         self._running.add(name)
         if self._session is not None:

@@ -70,8 +70,8 @@ _UTC: Final = pa.timestamp("us", "UTC")
 
 
 def takes(column: Column, sent: Attribute) -> bool:
-    """Tell whether a column takes values of a published one, if only those that the input function
-    of its type accepts."""
+    """Return whether a column takes a published column's values, even if only those that the input
+    function of its type accepts."""
     if column.type == VARIANT:
         return sent.type_oid == JSONB
     own = _own_type(column)
@@ -92,9 +92,8 @@ def refusal(column: Column, sent: Attribute) -> str:
 
 
 def kept_as_text(column: Column, sent: Attribute) -> bool:
-    """Tell whether a column is filled from the text of each published value. Such a column holds
-    texts or PostgreSQL's whole range of numbers, also values too large for the published type here.
-    """
+    """Return whether a column is filled from the text of each published value. Such a column can
+    hold values that the published type cannot hold here: as text, or as floating point."""
     if not column.converts or not may_not_fit(sent.type_oid, sent.typmod) or column.type == VARIANT:
         return False
     return bool(pa.types.is_string(column.type) or pa.types.is_floating(column.type))
@@ -132,8 +131,8 @@ def _own_type(column: Column) -> tuple[int, int] | None:
 
 
 def _is_same(own: tuple[int, int], sent: Attribute) -> bool:
-    """Tell whether the input function would give every value back: the types are the same, or ours
-    is wider. OIDs of user-defined types never match: each server has its own."""
+    """Return whether the input function would return every value unchanged: the types are the same,
+    or ours is wider. OIDs of user-defined types never match: each server has its own."""
     oid, modifier = own
     if oid != sent.type_oid or oid >= FIRST_NORMAL_OID:
         return (sent.type_oid, oid) == (JSONB, JSON) or (oid == TEXT and sent.type_oid == NAME)
@@ -143,7 +142,7 @@ def _is_same(own: tuple[int, int], sent: Attribute) -> bool:
 
 
 def _takes_texts(own: tuple[int, int]) -> bool:
-    """Tell whether a type holds any text."""
+    """Return whether a type holds any text."""
     return own[0] == TEXT or (own[0] in (VARCHAR, BPCHAR) and own[1] < 0)
 
 

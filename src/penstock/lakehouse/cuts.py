@@ -6,8 +6,8 @@ about it (law 1). Any process can read the last cut, which is always whole.
 There is one row per table and cut. ``cut_time`` grows strictly within a subscription, so the last
 cut of subscription s is the rows with the greatest cut_time where subscription = s. This module
 tells subscriptions apart by id, so cuts of a dropped subscription never pass for those of a later
-one of the same name. They are removed when the later one gets the name. No worker removes them: its
-node may have been restored to an older state, in which the dropped subscription still exists.
+subscription with its name. They are removed when the later one gets the name. No worker removes
+them: its node may have been restored to an older state, in which the dropped one still exists.
 
 The table is a plain Delta table (reader version 1) that any reader understands. Only we write it,
 so old rows, log entries and files are removed here, without VACUUM.
@@ -135,7 +135,7 @@ class Cuts:
         return last_cut(rows.filter(pc.less(rows["cut_time"], pa.scalar(cut.cut_time, TIMESTAMP))))
 
     def last_with(self, owner: CutOwner, table: TableName) -> Cut | None:
-        """Return the newest cut of a subscription that holds a table; None if there is none."""
+        """Return a subscription's newest cut that contains a table; None if there is none."""
         if (state := load(self._storage, self.uri)) is None:
             return None
         rows = self._all_rows(state)
@@ -146,7 +146,7 @@ class Cuts:
 
     def prune(self, keep: int, keep_for: float = 0.0) -> None:
         """Move the newest ``keep`` cuts of each subscription, and those younger than ``keep_for``
-        seconds, into new files. Remove the other cuts, and files that no reader needs."""
+        seconds, into new files. Remove all other cuts, and files that no reader needs."""
         since = datetime.now(UTC) - timedelta(seconds=keep_for)
         if load(self._storage, self.uri) is None:
             return
@@ -173,9 +173,9 @@ class Cuts:
         """Remove the cuts of other subscriptions under the owner's name. The owner calls this when
         it gets the name: then readers who select cuts by name see only its own.
 
-        ``living``: the existing subscriptions. Their cuts are not removed but get their present
-        names: a worker may add a last cut after its subscription was renamed, and a renaming may
-        be interrupted between the cuts and the catalog.
+        ``living``: the existing subscriptions. Their cuts are not removed but get the present name
+        of their subscription: a worker may add a last cut after its subscription was renamed, and a
+        renaming may be interrupted between the cuts and the catalog.
         """
         state = load(self._storage, self.uri)
         if state is None:
@@ -193,7 +193,7 @@ class Cuts:
     def adopt(self, owners: Sequence[CutOwner]) -> None:
         """Give cuts without ids, which older versions wrote, to the subscriptions of their names.
 
-        This happens once in the life of a table: afterwards it has the columns.
+        This happens once in the life of a table: afterwards it has the columns for ids.
         """
         state = load(self._storage, self.uri)
         if state is not None and not _has_ids(state):
@@ -207,8 +207,8 @@ class Cuts:
             def replace(state: TableState) -> _Change:
                 return list(state.files.values()), self._write(change(self._all_rows(state)))
 
-            # Before the commit, since the files that it replaces may still have readers. The next
-            # call removes those.
+            # Done before the commit: the files that the commit replaces may still have readers, and
+            # are removed by the next call.
             self._remove_unreferenced(self._current_state())
             if self._current_state().files:
                 self._commit(operation, replace)
@@ -229,7 +229,7 @@ class Cuts:
                 refresh(self._storage, self.uri, state)
                 continue
             except BaseException:
-                self._state = None  # whether the entry is there is unknown
+                self._state = None  # it is unknown whether the entry was put
                 raise
             state.apply(state.version + 1, entry)
             self._loaded = Elapsed()
@@ -456,7 +456,7 @@ def whole_rows(rows: pa.Table) -> pa.Table:
 
 
 def with_owners(rows: pa.Table, owners: Sequence[CutOwner]) -> pa.Table:
-    """Return the rows. Those without an id get that of the subscription of the same name."""
+    """Return the rows; rows without an id get the id of the subscription of the same name."""
     ids = {owner.name: owner.id for owner in owners}
     named = [ids.get(name) for name in rows["subscription"].to_pylist()]
     filled = pc.coalesce(rows["subscription_id"], pa.array(named, pa.string()))
@@ -522,7 +522,7 @@ def all_cuts(rows: pa.Table) -> tuple[Cut, ...]:
 
 
 def names_table(rows: pa.Table, table: TableName) -> pa.Array:
-    """Return a mask of the rows of a table."""
+    """Return a mask of the rows that name a table."""
     schema, name = table
     same = pc.and_(pc.equal(rows["table_schema"], schema), pc.equal(rows["table_name"], name))
     return pc.fill_null(same, False)

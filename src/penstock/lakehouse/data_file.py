@@ -1,7 +1,7 @@
-"""A data file of a table as the log describes it, with its deleted positions.
+"""A data file of a table as the Delta log describes it, with its deleted positions.
 
-A ``DataFile`` is made from an add action of the log or from a file just written. ``actions`` turns
-it into an action again.
+A ``DataFile`` is made from an add action or from a file just written. ``actions`` turns it into an
+action again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from penstock.lakehouse.files import WrittenFile
 from penstock.lakehouse.partition_values import PartitionValues
 
 REWRITTEN: Final = "penstock.rewritten"
-"""The tag for the path of the file that this one replaces, with the same rows in all columns."""
+"""The tag with the path of the file that this file replaces; both have the same rows."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of the current version, or one that is staged for the next version.
+    """A file of the current version, or a file staged for the next version.
 
-    ``path``: as in the log. ``size``: bytes. ``rows``: physical rows, deleted ones included.
+    ``path``: as in the Delta log. ``size``: bytes. ``rows``: physical rows, deleted ones included.
     ``deletion_vector``: the deleted positions, serialised by pyroaring, or None. ``descriptor``:
-    their place in the table; None for a vector that is staged. ``partition_values``: as text, by
+    where the vector is stored; None while it is only staged. ``partition_values``: as text, by
     column, if the table is partitioned. ``clustering_provider``: the program that clustered the
     rows.
     """
@@ -83,13 +83,13 @@ class DataFile:
         return self if len(gone) == self.deleted else self.with_deleted(gone)
 
     def gone_in(self, now: DataFile | None) -> BitMap:
-        """Return the positions of rows that a later version lacks. ``now``: the file there, or None
-        if it is gone."""
+        """Return the positions of rows that a later version lacks. ``now``: the file in that
+        version, or None if it is gone."""
         return BitMap(range(self.rows)) if now is None else now.positions_deleted()
 
     def restored(self, now: DataFile | None, positions: BitMap) -> DataFile:
         """Return the file with these rows restored. ``now``: the file in the version to commit on,
-        or None if it is gone there."""
+        or None if that version lacks it."""
         return (now or self).with_deleted(self.gone_in(now) - positions)
 
     def with_deleted(self, positions: BitMap) -> DataFile:
@@ -99,5 +99,5 @@ class DataFile:
         )
 
     def with_descriptor(self, descriptor: Descriptor) -> DataFile:
-        """Return this file with the place of its vector, which has been written."""
+        """Return this file with the descriptor of its vector, which has been written."""
         return replace(self, descriptor=descriptor)

@@ -2,8 +2,8 @@
 
 CREATE TABLE on the node stores a default in the column's metadata: an SQL constant, now(), or a
 sequence, whose values the caller takes. This module returns the default in the column's Arrow type.
-A subscription's rows get it in columns that the publication lacks. ``sql.typed.column_default``
-evaluates it, as for INSERT and UPDATE. Other writers do not know it.
+A subscription's rows get defaults in columns that the publication lacks. As for INSERT and UPDATE,
+``sql.typed.column_default`` evaluates them. Other writers do not know them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def no_draw(column: str, count: int) -> Sequence[int]:
 
 
 def draws(column: Column) -> bool:
-    """Tell whether a column's default is a sequence's next value."""
+    """Return whether a column's default is a sequence's next value."""
     return column.attribute.default == NEXTVAL
 
 
 def default_value(column: Column, now: datetime) -> pa.Scalar:
     """Return the default of a column without a sequence; NULL if it has none. Raises
-    ValueNotRepresentable, with PostgreSQL's SQLSTATE, if the default is no value of the column."""
+    ValueNotRepresentable, with PostgreSQL's SQLSTATE, if the column's type refuses the default."""
     if column.attribute.default is None:
         return pa.scalar(None, column.type)
     oid, typmod = column.attribute.type_oid, column.attribute.typmod
@@ -55,7 +55,7 @@ def default_value(column: Column, now: datetime) -> pa.Scalar:
 
 
 def stored_value(text: str | None, type_oid: int, typmod: int, kind: pa.DataType) -> pa.Scalar:
-    """Return the value of a text as a Delta table holds it. Raises ValueNotRepresentable."""
+    """Return a value, given as text, as a Delta table holds it. Raises ValueNotRepresentable."""
     value = None if text is None else pgtypes.find(type_oid).text_value(text.encode(), typmod)
     return pa.scalar(value, kind)
 

@@ -97,7 +97,7 @@ class VectorFile:
 
     @property
     def empty(self) -> bool:
-        """Tell whether there is nothing to write."""
+        """Return whether there is nothing to write."""
         return len(self.content) == len(_VERSION)
 
     def add(self, bitmap: BitMap) -> dict[str, Any]:

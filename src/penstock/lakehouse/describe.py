@@ -1,4 +1,4 @@
-"""Descriptions of Delta tables by any writer.
+"""Descriptions of Delta tables, whoever has made them.
 
 ``describe`` returns the metadata of the table at a URI, ``table_names`` the names of all tables in
 a warehouse. Unlike ``DeltaTable`` they also read tables that we may not write.
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TableDescription:
-    """A version of a Delta table, by its metadata.
+    """The metadata of one version of a Delta table.
 
     ``fields``: the fields of Delta's schema JSON, in order. ``key``: PostgreSQL's names of the key
     columns; () if the metadata records that there is no key, None if it records nothing.
@@ -92,7 +92,7 @@ def table_names(warehouse: Warehouse) -> Iterator[tuple[str, str]]:
 
 
 def _has_log(warehouse: Warehouse, uri: str) -> bool:
-    """Tell whether a table is there; True if that cannot be read."""
+    """Return whether there is a table; True also if that cannot be found out."""
     try:
         return warehouse.storage.exists(log_folder(uri))
     except StorageError:

@@ -1,9 +1,9 @@
-"""The commits that wrote the rows of data files, as far as the table's log still has them.
+"""The commits that wrote the rows of data files, as far as the Delta log still has them.
 
-``FileCommits`` finds the commit that added a file. It finds none if the log does not have the file
-yet or no longer, or if the commit only moved rows to the file (OPTIMIZE). It finds none either if
-another writer replaced files with it, since the file may hold rows that this writer did not change.
-The search begins at the time at which the file was written, so a long log takes only a few reads.
+``FileCommits`` finds the commit that added a file. It finds none if the file is not in the log yet
+or its entry is gone, or if the commit only moved rows to the file (OPTIMIZE). It also finds none if
+another writer's commit replaced files, since the new file may hold rows that this writer did not
+change. The search begins at the file's write time, so a long log takes only a few reads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ later is not found. As many are searched before that time, since clocks differ.
 
 @dataclass(frozen=True, slots=True)
 class FileCommit:
-    """A commit. ``time``: in ms since 1970; ``app_id``: that of its marker, None if it has none."""
+    """A commit. ``time``: in ms since 1970; ``app_id``: its marker's, None without a marker."""
 
     version: int
     time: int
@@ -58,12 +58,12 @@ class FileCommits:
         if file.path in found:
             return found.get(file.path)
         if file.modification_time > _time(self._entry(newest)):
-            return None  # staged
+            return None  # the file is only staged
         by = found[file.path] = self._search(file, newest)
         return by
 
     def by_others(self, file: DataFile, newest: int, own: str) -> bool:
-        """Tell whether a file is known to be written by another app id than ``own``, or by none."""
+        """Return whether a file is known to be written by an app other than ``own``, or by none."""
         by = self.of(file, newest)
         return by is not None and by.app_id != own
 
@@ -100,7 +100,7 @@ def _info(entry: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _wrote(entry: Sequence[Mapping[str, Any]], added: Mapping[str, Any]) -> bool:
-    """Tell whether a commit wrote all rows of a file that it adds. Our own commits never put
+    """Return whether a commit wrote all rows of a file that it adds. Our own commits never put
     unchanged rows into new files."""
     kept = {action["add"]["path"] for action in entry if "add" in action}
     removed = {action["remove"]["path"] for action in entry if "remove" in action}

@@ -38,8 +38,8 @@ _BUFFER: Final = 1 << 20
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A data file that no log entry names yet. ``path``: relative to the table; ``size``: bytes;
-    ``partition_values``: by column, if the table is partitioned."""
+    """A data file that the Delta log does not name yet. ``path``: relative to the table; ``size``:
+    bytes; ``partition_values``: by column, if the table is partitioned."""
 
     path: str
     size: int
@@ -54,8 +54,8 @@ def data_file_name(mark: str = "") -> str:
 
 
 def file_uri(table_uri: str, path: str) -> str:
-    """Return the URI of a file. ``path`` is percent-encoded as in the log, and absolute in shallow
-    clones."""
+    """Return the URI of a file. ``path`` is percent-encoded as in the Delta log, and absolute in
+    shallow clones."""
     path = unquote(path)
     return path if ":/" in path.split("?")[0] else f"{table_uri}/{path}"
 
@@ -100,7 +100,7 @@ class WritesFiles(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what is open; ``abort`` if that fails."""
+        """Finish the open files; ``abort`` if that fails."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -125,7 +125,7 @@ class FileWriter(WritesFiles):
         indexed: Sequence[str] = (),
     ) -> None:
         """``mark``: a part of the files' names. ``partition_values``: values of all rows in columns
-        that ``schema`` lacks. ``indexed``: columns that get statistics wherever they stand."""
+        that ``schema`` lacks. ``indexed``: columns that get statistics whatever their position."""
         self._mark = mark
         self._partition_values = partition_values
         self._indexed = indexed
@@ -159,7 +159,7 @@ class FileWriter(WritesFiles):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether a file is being written."""
+        """Return whether a file is being written."""
         return self._open is not None
 
     def flush(self) -> None:
@@ -224,7 +224,7 @@ class FileWriter(WritesFiles):
 
 @dataclass
 class _OpenFile:
-    """A Parquet file that is being written. ``dictionaries``: the columns that get one."""
+    """A Parquet file that is being written. ``dictionaries``: the columns that get a dictionary."""
 
     table_uri: str
     schema: pa.Schema
@@ -298,7 +298,8 @@ _LEAST: Final = 1 << 10
 """The number of values that a column must have in the sample; with fewer it gets a dictionary."""
 _ALL: Final = 0.99
 """A column with this share of different values in the sample gets no dictionary. A column of some
-200,000 values reaches it: Arrow would give the dictionary up, or it would save nothing."""
+200,000 distinct values reaches it: Arrow would give up its dictionary, or that would save nothing.
+"""
 
 
 def dictionary_columns(rows: pa.Table) -> list[str] | bool:

@@ -4,14 +4,14 @@ A check raises an error if another writer has done harm, and returns nothing oth
 
 Others may write and delete rows, as PostgreSQL allows on a subscriber; the effects show as
 conflicts. RESTORE is different. It undoes our commits but leaves our LSN in place (the markers of a
-log only grow), so applied changes are lost and never applied again. It is allowed if it undoes none
-of our commits: before our first one, back to a version after our last one, or to repair a RESTORE
-that did. Our own copy replaces all rows, so nothing before it counts. Another subscription must not
-copy the table: if several subscriptions fill one table, none copies it again (``filled_by``).
+log only grow), so applied changes are lost and never applied again. A RESTORE is allowed if it
+undoes none of our commits (it comes before the first, or restores a version after the last), or if
+it repairs a RESTORE that did. Our own copy replaces all rows, so nothing before it counts. Another
+subscription must not copy the table: if several fill one table, none copies it again
+(``filled_by``).
 
 A writer that replaces files must check that they still exist. The compaction of delta-rs 1.6 does
-not notice an earlier compaction: it removes files that are already gone, and adds their rows a
-second time.
+not: after another compaction, it removes files that are already gone, and adds their rows again.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ RENAME_VALUE: Final = "RENAME VALUE"
 """
 
 Rows = frozenset[tuple[str, str]]
-"""Files with their deletion vectors: two versions with the same ones have the same rows."""
+"""Files with their deletion vectors: if these are the same, two versions have the same rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
     """The facts about a commit that the checks need.
 
-    ``operation``: None if the entry is gone; ``ours``: our commit, which changes rows; ``copy``:
-    our copy, which removes all earlier rows; ``replaces``: another writer has replaced files;
-    ``copied``: another subscription's copy has removed rows; ``markers``: app ids in the commit.
+    ``operation``: None if the entry is gone; ``ours``: we have changed rows; ``copy``: our copy has
+    removed all earlier rows; ``replaces``: another writer has replaced files; ``copied``: another
+    subscription's copy has removed rows; ``markers``: app ids in the commit.
     """
 
     version: int
@@ -64,14 +64,14 @@ class _Commit:
 
     @property
     def suspect(self) -> bool:
-        """Tell whether a commit may have done harm; the files before and after must be compared."""
+        """Return whether a commit may have done harm: files before and after must be compared."""
         return self.operation == RESTORE or self.replaces or self.copied
 
 
 @dataclass(frozen=True, slots=True)
 class _Harm:
     """The version that did harm. ``outdated``: it replaces files that were gone; ``copied``: it is
-    another subscription's copy, which replaces all rows. Otherwise it is a RESTORE."""
+    another subscription's copy, which replaces all rows. If neither, it is a RESTORE."""
 
     version: int
     outdated: bool = False
@@ -84,9 +84,9 @@ def check_restored(
     """Raise StateMismatch if a RESTORE after ``since`` has undone our commits, another writer has
     replaced files that were gone, or another subscription's copy has replaced all rows.
 
-    Reads each entry after ``since``: none if nobody else writes, all of the log if it is -1.
+    Reads each entry after ``since``: none if nobody else writes, the whole log if ``since`` is -1.
     ``app_id``: the subscription's. Nothing before its first commit counts, nor before its last
-    copy. A copy counts as another's only if ``app_id`` is given.
+    copy. Without ``app_id`` no copy counts as another subscription's.
     """
     commits = [_commit(storage, uri, version, app_id) for version in range(since + 1, until + 1)]
     for commit in commits:
@@ -129,8 +129,8 @@ def _error(uri: str, name: str, harm: _Harm, hint: str | None) -> StateMismatch:
 
 
 def changed_by_others(storage: Storage, uri: str, version: int, app_id: str) -> bool:
-    """Tell whether others have changed rows since the last commit of ``app_id``, up to ``version``;
-    True if the log no longer reaches back. Reads entries from the newest down, mostly one."""
+    """Return whether others have changed rows since the last commit of ``app_id`` up to
+    ``version``; True if the log no longer reaches back. Mostly reads only the newest entry."""
     for entry in range(version, -1, -1):
         actions = read_entry(storage, uri, entry)
         if actions is None:
@@ -147,7 +147,8 @@ def filled_by(
     storage: Storage, uri: str, version: int, app_id: str, others: Collection[str]
 ) -> frozenset[str]:
     """Return those of ``others`` (app ids) that have committed up to ``version`` since the last
-    copy of ``app_id``, or ever if it has made none; all if the log no longer reaches back."""
+    copy of ``app_id``, or at all if it has made no copy; all ``others`` if the log no longer
+    reaches back."""
     found: frozenset[str] = frozenset()
     for entry in range(version, -1, -1):
         actions = read_entry(storage, uri, entry)
@@ -259,8 +260,7 @@ def _commit(storage: Storage, uri: str, version: int, app_id: str | None) -> _Co
 
 
 def _copied_by_another(actions: Sequence[Mapping[str, Any]], app_id: str | None) -> bool:
-    """Tell whether a commit is a copy by another subscription than ``app_id`` that has removed
-    rows."""
+    """Return whether a commit is another subscription's copy that has removed rows."""
     if app_id is None or app_id in _markers(actions) or not _removed_rows(actions):
         return False
     return _by_us(actions) and _commit_info(actions).get("operation") == COPY
@@ -283,13 +283,13 @@ def _changes_rows_by_us(actions: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _changes_rows(actions: Iterable[Mapping[str, Any]]) -> bool:
-    """Tell whether rows were changed, not only moved."""
+    """Return whether rows were changed, not only moved."""
     bodies = (a.get("add") or a.get("remove") for a in actions)
     return any(body.get("dataChange", True) for body in bodies if body)
 
 
 def _replaces(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether another writer's commit has replaced files with new ones."""
+    """Return whether another writer's commit has replaced files with new ones."""
     return not _by_us(actions) and bool(_removed_rows(actions)) and any("add" in a for a in actions)
 
 
@@ -312,15 +312,15 @@ def _rows(state: TableState) -> Rows:
 # nobody knows whether the condition holds for the missing rows.
 
 _NO_CONDITION: Final = (None, "", "[]", "true", '["true"]')
-"""operationParameters.predicate of Spark and delta-rs."""
+"""operationParameters.predicate of Spark and delta-rs for a commit without a condition."""
 _WRITE: Final = "WRITE"
 _OVERWRITE: Final = "overwrite"
 _EMPTIES: Final = ("TRUNCATE", "DELETE", _WRITE, "REPLACE TABLE", "CREATE OR REPLACE TABLE")
-"""The beginnings of commitInfo.operation."""
+"""The beginnings of commitInfo.operation for commits that may remove every row."""
 
 
 def empties(actions: Sequence[Mapping[str, Any]], before: Collection[str]) -> bool:
-    """Tell whether a commit removes every row. ``before``: paths of the files before it."""
+    """Return whether a commit removes every row. ``before``: paths of the files before it."""
     removed = {body["path"] for action in actions if (body := action.get("remove"))}
     if not removed.issuperset(before):
         return False

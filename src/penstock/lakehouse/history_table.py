@@ -1,9 +1,9 @@
 """A table's history: a Delta table beside it with a row for every change (``history = true``).
 
-``open_history`` creates a history table if there is none, and adds the columns that the table has
-got since. The first columns hold the kind of change and the end LSN of its transaction. The table's
-columns follow, except generated and metadata columns. ``pipeline.history`` decides which rows are
-written, ``subscription.history`` when.
+``open_history`` creates a history table if there is none, and adds columns that the table has got
+since. The first columns describe the change, such as its kind and its transaction's end LSN. The
+table's columns follow, except generated and metadata columns. ``pipeline.history`` decides which
+rows are written, ``subscription.history`` when.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def history_of(table: TableName) -> TableName:
 
 
 def history_schema(table: str, schema: TableSchema) -> TableSchema:
-    """Return the columns of a table's history. Raises FeatureNotSupported if the table has a column
-    with the name of one that describes the change."""
+    """Return the columns of a table's history. Raises FeatureNotSupported if a column of the table
+    is named like a column that describes the change."""
     kept = tuple(
         Column(c.name, Attribute(c.source, c.attribute.type_oid, c.attribute.typmod), c.type)
         for c in schema.columns
@@ -70,9 +70,9 @@ def history_schema(table: str, schema: TableSchema) -> TableSchema:
 
 
 def open_history(warehouse: Warehouse, table: TableName, schema: TableSchema) -> DeltaTable:
-    """Return the history of a table with these columns; missing ones are staged.
+    """Return the history of a table with ``schema``; columns that it lacks are staged.
 
-    Raises FeatureNotSupported if a table of another kind has its name, and as ``fit``.
+    Raises as ``fit``; FeatureNotSupported if a table of another kind has the history's name.
     """
     name = history_of(table)
     wanted = history_schema(qualified(*table), schema)
@@ -93,7 +93,7 @@ def open_history(warehouse: Warehouse, table: TableName, schema: TableSchema) ->
 def fit(history: DeltaTable, table: str, schema: TableSchema) -> None:
     """Stage the table's columns that its history lacks.
 
-    Raises HistoryMismatch if a column has another type in the history.
+    Raises HistoryMismatch if the history has a column with another type, or in other letter case.
     """
     wanted = history_schema(table, schema)
     there = {column.name.lower(): column for column in history.schema.columns}

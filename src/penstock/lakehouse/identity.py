@@ -1,8 +1,8 @@
 """The identity of the table at a URI: a folder may be removed, and another table made in it.
 
-A table is identified by its id (``metaData.id``). Marks of log entries show that a log is another
-one, without reading it. ``CREATE OR REPLACE TABLE`` gives a table a new id, but the log remains the
-same. The caller decides what to do about another log.
+A table is identified by its id (``metaData.id``). The marks of entries show, without reading them,
+that a Delta log is another one. ``CREATE OR REPLACE TABLE`` gives a table a new id, but the log
+remains the same. The caller decides what to do about another log.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def entry_mark(table_uri: str, version: int) -> EntryMark | None:
 
 
 def table_id(storage: Storage, table_uri: str, version: int) -> str:
-    """Return the table's id at a version, or the oldest that the log still has if it no longer
-    reaches back to that version. Only metadata is read.
+    """Return the table's id at a version, or the oldest id in the log if it no longer reaches back
+    to that version. Only metadata is read.
 
-    Raises VersionGone if the log ends before ``version``, StorageError.
+    Raises StorageError; VersionGone if the log ends before ``version``.
     """
     listing = list_log(storage, table_uri)
     known = {*listing.entries, *listing.checkpoints}

@@ -32,7 +32,7 @@ _CLIENTS = {
     **dict.fromkeys(S3_SCHEMES, "s3.toml"),
     **dict.fromkeys(AZURE_SCHEMES, "azure.toml"),
 }
-"""The files of object stores' clients, by scheme."""
+"""The files with the pins of object stores' clients, by scheme."""
 
 _AIR_GAPPED_HINT = (
     f"Without any network: copy the folder from another machine and name it in {JARS_VARIABLE}."

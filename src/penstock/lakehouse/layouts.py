@@ -87,7 +87,7 @@ def _whole(variants: pa.Array) -> pa.Array:
 
 
 def _is_variant(kind: pa.DataType) -> bool:
-    """Tell whether a type is a variant. Writers differ in the order of its parts, and in which of
+    """Return whether a type is a variant. Writers differ in the order of its parts, and in which of
     them they declare nullable."""
     if not pa.types.is_struct(kind):
         return False
@@ -116,7 +116,7 @@ def _plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _list_of_view(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return a list view as plain lists. Arrow's own cast loses an offset if some are NULL."""
+    """Return a list view as plain lists. Arrow's own cast loses an offset if a list is NULL."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
     offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
     values = _plain(array.flatten(), wanted.value_type)

@@ -1,4 +1,4 @@
-"""The log of one table: names, listings and entries (protocol: "File Types").
+"""The Delta log of one table: names, listings and entries (protocol: "File Types").
 
 The functions list versions and checkpoints, read an entry's actions, and find the version before
 one of our commits. ``log_store`` writes entries, ``state`` and ``actions`` interpret actions.
@@ -31,7 +31,7 @@ _CHECKPOINT: Final = re.compile(r"^(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?
 class LogListing:
     """The content of a log folder: versions of entries, and checkpoints with their parts' URIs.
 
-    A V2 checkpoint is one part, which names others (``state``).
+    A V2 checkpoint is one part, which names further files (``state``).
     """
 
     entries: tuple[int, ...]
@@ -114,14 +114,14 @@ def _names(storage: Storage, folder: str) -> Iterator[str]:
 
 
 def common_point(marker: int | None, last_cut: Lsn | None) -> Lsn:
-    """Return the LSN up to which all leaves are complete: the later of the root's own LSN and the
-    last cut with the root."""
+    """Return the LSN up to which all leaves are complete: the root's marker or the last cut with
+    the root, whichever is later."""
     return Lsn(max(marker or INVALID, last_cut or INVALID))
 
 
 def version_before(storage: Storage, uri: str, newest: int, app_id: str, marker: int) -> int:
-    """Return the version before the first commit with the marker. Raises StateMismatch if the log
-    does not reach back to it, StorageError."""
+    """Return the version before the first commit with the marker. Raises StorageError;
+    StateMismatch if the log does not reach back to that commit."""
     found = None
     for version in range(newest, -1, -1):
         entry = read_entry(storage, uri, version)
@@ -144,8 +144,8 @@ def version_before(storage: Storage, uri: str, newest: int, app_id: str, marker:
 
 def remove_unnamed(storage: Storage, table_uri: str, mark: str, since: int) -> int:
     """Remove data files with ``mark`` in their names that no entry after version ``since`` names;
-    return how many. Remove none if the log no longer reaches back to it. Raises StorageError.
-    """
+    return how many. Remove none if the log no longer reaches back to ``since``. Raises
+    StorageError."""
     marked = {i.base_name for i in storage.list(table_uri) if i.is_file and mark in i.base_name}
     if not marked:
         return 0

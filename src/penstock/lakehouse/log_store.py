@@ -1,4 +1,4 @@
-"""Log stores: put log entries if they are absent (compare-and-swap), and write checkpoints.
+"""Log stores: put entries of Delta logs if they are absent, and write checkpoints.
 
 Exactly one writer puts the entry of a version, durable on return (law 1). All others get
 CommitConflict.
@@ -92,11 +92,11 @@ class LocalLogStore:
             finally:
                 temporary.unlink(missing_ok=True)
             if self.storage.fsync:
-                # before anybody learns of the version: a power failure could still take its name
+                # before anybody learns of the version: a power failure could still lose the name
                 fsync_folder(str(path.parent))
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
-        """Let delta-rs write it, then remove expired entries."""
+        """Let delta-rs write the checkpoint, then remove expired entries."""
         write_checkpoint(self.storage, table_uri)
         remove_expired_entries(self.storage, table_uri, properties)
 
@@ -121,14 +121,14 @@ class ObjectLogStore:
                 return
             if there is not None:
                 raise _lost(table_uri, version)
-            # S3 answers 409 to both while another put is under way, and the other may still fail.
-            # The other may be our own put, which the client gave up and sent again.
+            # S3 answers 409 while another put is under way, which may still fail. It may be our
+            # own put, which the client gave up and sent again.
             if pause is None:
                 raise StorageError(f'could not write file "{uri}": another put of it is under way')
             time.sleep(pause)
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
-        """Let delta-rs write it, then remove expired entries."""
+        """Let delta-rs write the checkpoint, then remove expired entries."""
         write_checkpoint(self.storage, table_uri)
         remove_expired_entries(self.storage, table_uri, properties)
 
@@ -161,7 +161,7 @@ class SparkLogStore:
             ) from error
 
     def _is_ours(self, table_uri: str, version: int, lines: Sequence[str]) -> bool:
-        """Tell whether the entry is the one to be put: each has an id of its own
+        """Return whether the entry is the one to be put: each has an id of its own
         (commitInfo.txnId). A client that asks again after a lost answer finds its own entry.
         """
         jvm: Any = self.spark._jvm
@@ -176,7 +176,7 @@ class SparkLogStore:
         return list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(found)) == list(lines)
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
-        """Let Delta do both; it reads the properties itself."""
+        """Let Delta write the checkpoint and remove entries; it reads the properties itself."""
         try:
             delta_log = self._delta_log(table_uri)
             none = self._none()
@@ -197,7 +197,7 @@ class SparkLogStore:
 
 
 def log_store(storage: Storage, spark: Cluster | None) -> LogStore:
-    """Return a warehouse's log store. Raises ConfigurationError if it needs Spark and has none."""
+    """Return a warehouse's log store. Raises ConfigurationError if it needs Spark and gets none."""
     if storage.is_local:
         return LocalLogStore(storage)
     if scheme_of(storage.uri) in SCHEMES:
@@ -210,10 +210,10 @@ def log_store(storage: Storage, spark: Cluster | None) -> LogStore:
 
 
 def check_conditional_puts(storage: Storage) -> None:
-    """Put one object twice, if entries are put by conditional puts.
+    """If entries are put by conditional puts, check them by putting one object twice.
 
-    Raises ConfigurationError if the store takes both: two writers would both believe to be first,
-    and the commits of one would be lost. Raises StorageError.
+    Raises StorageError; ConfigurationError if the store accepts both puts: then two writers would
+    both believe to be first, and the commits of one would be lost.
     """
     if storage.is_local or scheme_of(storage.uri) not in SCHEMES:
         return
@@ -234,7 +234,7 @@ def check_conditional_puts(storage: Storage) -> None:
 
 
 def _put(uri: str, content: bytes) -> bool:
-    """Put an object; return False if there is one already, or one is being put."""
+    """Put an object; return False if it exists already, or another put of it is under way."""
     with storage_errors("write file", uri):
         try:
             put_if_absent(uri, content)
@@ -283,8 +283,8 @@ SCHEMES: Final = (*S3_SCHEMES, *AZURE_SCHEMES)
 
 
 def put_if_absent(uri: str, content: bytes) -> None:
-    """Put an object. Raises FileExistsError if there is one, PermissionError, OSError; messages
-    have no secrets.
+    """Put an object. Raises PermissionError, OSError, without secrets in the message;
+    FileExistsError if the object exists.
 
     If an answer is lost, the client sends the put again and finds its own object. So after
     FileExistsError the caller must check whose object it is.

@@ -46,7 +46,7 @@ def add_metadata_columns(
     """Stage the metadata columns that a table and its partitions, ``leaves``, lack; existing rows
     hold NULL there. A partition that was created from the table has them already.
 
-    Raises FeatureNotSupported if the table has another column of such a name.
+    Raises FeatureNotSupported if another column of the table has the name of a metadata column.
     """
     if metadata_columns:
         table.add_columns(_lacking(table, _METADATA, "metadata columns", "metadata_columns"))

@@ -27,11 +27,12 @@ _QUALIFIED: Final = re.compile(r'((?:"(?:[^"]|"")*")|[^".]*)\.((?:"(?:[^"]|"")*"
 
 
 def column_names(sources: Iterable[str], taken: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return a mapping of the publisher's column names to Delta's. ``taken``: the part of it that
-    is in use already.
+    """Return a mapping of the publisher's column names to Delta's. ``taken``: the part of the
+    mapping that is in use already.
 
     A forbidden character becomes "_". If names are then equal (Delta does not distinguish upper and
-    lower case), the first that needed no replacement stays, the others get "_2", "_3", ...
+    lower case), the first stays and the others get "_2", "_3", ...; names without forbidden
+    characters come first.
     """
     found = dict(taken or {})
     used = {name.lower() for name in found.values()}

@@ -60,7 +60,7 @@ class _Endpoint:
 
     @property
     def plain(self) -> bool:
-        """Tell whether the endpoint is without TLS."""
+        """Return whether the endpoint is without TLS."""
         return self.endpoint.startswith("http://")
 
     @property
@@ -122,7 +122,7 @@ def place_of(uri: str) -> Place:
 
 
 def s3_settings(environment: Mapping[str, str] = os.environ) -> S3Settings:
-    """Return the settings in the variables that AWS's tools read; the more specific one wins."""
+    """Return the settings in the variables of AWS's tools; the more specific variable wins."""
     return S3Settings(
         endpoint=_first(environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
         region=_first(environment, "AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -263,7 +263,7 @@ def _azure_conf(account: str) -> dict[str, str]:
         conf["fs.azure.account.hns.enabled"] = "false"
         conf["fs.azure.fns.account.service.type"] = "BLOB"
         conf["fs.azure.always.use.https"] = str(not settings.plain).lower()
-        conf["fs.azure.networking.library"] = "JDK_HTTP_URL_CONNECTION"  # the other one wants TLS
+        conf["fs.azure.networking.library"] = "JDK_HTTP_URL_CONNECTION"  # Apache's needs TLS
     return {f"spark.hadoop.{name}": value for name, value in conf.items()}
 
 

@@ -1,9 +1,9 @@
 """Partition values of data files (protocol: "Partition Value Serialization").
 
-Data files of a partitioned table lack the partition columns; the log has their values as texts.
-This module splits rows into runs, each for one partition with its texts, and turns texts into
-values. The log cannot distinguish NULL from the empty text. When Spark rewrites files, it turns the
-text ``__HIVE_DEFAULT_PARTITION__`` into NULL. Both texts are refused rather than changed.
+Data files of a partitioned table lack the partition columns; the Delta log has their values as
+text. This module splits rows into runs of one partition each, with its texts, and turns texts into
+values. The Delta log cannot distinguish NULL from the empty text. When Spark rewrites files, it
+turns the text ``__HIVE_DEFAULT_PARTITION__`` into NULL. So both texts are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.errors import ValueNotRepresentable
 from penstock.lakehouse.schema import TIMESTAMP, TIMESTAMP_NTZ
 
 PartitionValues = Mapping[str, str | None]
-"""The values of one file, by column; NULL is None, or "" in the log of some writers."""
+"""The values of one file, by column; NULL is None, or "" in entries of some writers."""
 
 _ZONE: Final = re.compile(r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$")
 _DECIMAL_EXPONENTS: Final = (-3, 7)
@@ -109,7 +109,7 @@ def _java_text(value: float, *, single: bool) -> str:
 
 @lru_cache(maxsize=_KNOWN)
 def partition_scalar(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """Return the value of a text in the log; "" is NULL too. Spark's rule applies to binary."""
+    """Return the value of a text in the Delta log; "" is NULL. Binary is UTF-8, as in Spark."""
     if not text:
         return pa.scalar(None, kind)
     value = pa.scalar(text, pa.string())
@@ -119,7 +119,7 @@ def partition_scalar(text: str | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def constants(values: PartitionValues | None, schema: pa.Schema) -> dict[str, pa.Scalar]:
-    """Return the values of all rows of a file, for those columns of a schema that the table is
+    """Return the values that all rows of a file have in those columns of a schema that the table is
     partitioned by."""
     return {
         field.name: partition_scalar(values[field.name], field.type)

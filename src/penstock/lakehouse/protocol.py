@@ -1,7 +1,7 @@
 """Protocol versions and table features: the tables that we may write (protocol: "Table Features").
 
 Commits that do not maintain a table's features would damage it. So a table whose protocol or
-metaData has an unknown feature is refused: FeatureNotSupported, with the remedy.
+metaData has an unknown feature is refused: FeatureNotSupported, with a hint.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _ALWAYS: Final = frozenset(
     }
 )
 """Features that our commits maintain. Our readers give a file's columns the table's types, which
-may be wider, and our writers write those. Clustering needs statistics (``table_layout``); every
-other domain has a feature of its own. A change feed is derived from vectors and whole files
-(deletes and inserts, never update images). ``schema`` refuses columns with an invariant."""
+may be wider, and our writers write these types. Clustering needs statistics (``table_layout``);
+every other domainMetadata has a feature of its own. A change feed is derived from vectors and whole
+files (deletes and inserts, never update images). ``schema`` refuses columns with an invariant."""
 _IF_UNUSED: Final[Mapping[str, str]] = {
     "checkConstraints": "delta.constraints.",
     "generatedColumns": "",
     "vacuumProtocolCheck": "",
 }
-"""Features that we need not maintain unless a property with this prefix exists; ``schema`` checks
-columns."""
+"""Features that we need not maintain unless a property with this prefix exists. ``schema`` checks
+the columns."""
 
 _TABLE_FEATURES: Final = 7
 """The writer version whose tables name each feature."""
@@ -68,7 +68,7 @@ _READABLE: Final = frozenset(
         "vacuumProtocolCheck",
     }
 )
-"""Features that our reader of logs and files supports."""
+"""Features that our reader of Delta logs and data files supports."""
 _MAPPING_MODE: Final = "delta.columnMapping.mode"
 
 _NEW_TABLE: Final = (

@@ -3,7 +3,7 @@
 Such an UPDATE writes files with the identities of old and new rows, and names them by a mark in the
 user metadata of its commit. ``pair_files`` reads the mark. The files lie in ``_change_data``, where
 VACUUM removes them after the same time as the data files that the commit removed. If they are
-missing, the change is a delete and an insert.
+missing, the change is published as a delete and an insert.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PairFile:
 
 
 def pairs_folder(table_uri: str) -> str:
-    """Return the folder of files of pairs."""
+    """Return the folder of a table's files of pairs."""
     return f"{table_uri}/_change_data"
 
 
@@ -43,7 +43,7 @@ def pairs_mark(read_version: int, files: Iterable[WrittenFile]) -> Mapping[str, 
 
 
 def pair_files(table_uri: str, actions: Sequence[Mapping[str, Any]]) -> tuple[PairFile, ...]:
-    """Return a commit's files of pairs; none if it follows another version than the pairs do."""
+    """Return a commit's files of pairs; () if the pairs were made from another version."""
     mark = user_metadata(actions).get(_NAME)
     if not isinstance(mark, dict):
         return ()
@@ -60,7 +60,7 @@ def pair_files(table_uri: str, actions: Sequence[Mapping[str, Any]]) -> tuple[Pa
 
 
 def _is_described(file: object) -> bool:
-    """Tell whether the mark is well-formed: others may write it, too."""
+    """Return whether the mark is well-formed: others may write it, too."""
     if not (isinstance(file, list) and len(file) == 2):
         return False
     path, size = file

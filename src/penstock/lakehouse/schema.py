@@ -43,7 +43,7 @@ DROPPED: Final = "penstock.dropped"
 """Property: columns (PostgreSQL's names) that DROP COLUMN on the node has removed; a subscription
 does not add them again."""
 GENERATED: Final = "penstock.generated"
-"""Metadata: the expression that computes a column's values from others of the row."""
+"""Metadata: the expression that computes a column's values from the row's other values."""
 VIRTUAL: Final = "penstock.virtual"
 """Metadata: the generated column is VIRTUAL to PostgreSQL; files have its values nevertheless."""
 NOT_NULL: Final = "penstock.notNull"
@@ -77,11 +77,11 @@ _FOREIGN_METADATA: Final = (
 class Column:
     """A column: its name in Delta, its attribute in PostgreSQL, its Arrow type.
 
-    ``attribute``: that of the publisher, or of CREATE TABLE on the node; its type is 0 if another
+    ``attribute``: the publisher's, or that of CREATE TABLE on the node; its type is 0 if another
     writer has made the column. ``local``: CREATE TABLE on the node has made the column, so a
     publication may lack it; ``primary``: it is part of the PRIMARY KEY there; ``published``: a
     publication has it. ``stamp``: it records which change wrote the row. ``as_text``: a
-    subscription has made it of a text type, because its own type might not hold all values here.
+    subscription has made it text, because the type here cannot hold all of PostgreSQL's values.
     """
 
     name: str
@@ -100,19 +100,19 @@ class Column:
 
     @property
     def converts(self) -> bool:
-        """Tell whether the column's type may differ from the publisher's, whose values are then
+        """Return whether the column's type may differ from the publisher's, whose values are then
         converted (``conversion``)."""
         return self.own or self.as_text or self.type == VARIANT
 
     @property
     def own(self) -> bool:
-        """Tell whether the column was made, and its type chosen, by anyone but a subscription."""
+        """Return whether the column was made, and its type chosen, by anyone but a subscription."""
         return self.local or (not self.attribute.type_oid and self != ROW)
 
 
 ROW: Final = Column("penstock_row", Attribute("", 0), pa.bool_())
-"""The column of tables without columns, which must have one to have rows: it is always NULL. Its
-PostgreSQL name is empty, which no column has, so nobody sends or sees it."""
+"""The column of tables without columns, always NULL: without a column a Delta table has no rows.
+No column of PostgreSQL has its empty name, so nobody sends or sees it."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class TableSchema:
 
     @property
     def has_own_key(self) -> bool:
-        """Tell whether there is a key, and CREATE TABLE on the node has made all its columns."""
+        """Return whether there is a key, and CREATE TABLE on the node has made all its columns."""
         local = {column.name for column in self.columns if column.local}
         return bool(self.key) and local.issuperset(self.key)
 
@@ -187,23 +187,23 @@ class TableSchema:
 
     @property
     def deleted_at(self) -> str | None:
-        """Delta name of the column that is NULL in live rows, if the table has one. Only live rows
-        are searched."""
+        """Delta name of the column that is NULL in live rows, if the table has it. Dead rows are
+        never found by a search."""
         return next((c.name for c in self.stamps if c.source == DELETED_AT), None)
 
     @property
     def renamed(self) -> tuple[tuple[str, str], ...]:
-        """(name at the publisher, name in Delta) of the columns where the two differ."""
+        """(name at the publisher, name in Delta) of the columns whose names differ."""
         return tuple((c.source, c.name) for c in self.columns if c.source != c.name)
 
     @property
     def needs_timestamp_ntz(self) -> bool:
-        """Tell whether the table needs the feature timestampNtz."""
+        """Return whether the table needs the feature timestampNtz."""
         return any(has_timestamp_ntz(column.type) for column in self.columns)
 
     @property
     def has_variants(self) -> bool:
-        """Tell whether the table needs the feature variantType."""
+        """Return whether the table needs the feature variantType."""
         return any(column.type == VARIANT for column in self.columns)
 
     def arrow(self) -> pa.Schema:
@@ -235,7 +235,7 @@ class TableSchema:
         return TableSchema(columns, self.key)
 
     def with_published(self, sources: Collection[str]) -> TableSchema:
-        """Return this schema; of its own columns, ``sources`` are marked as published."""
+        """Return this schema; its own columns among ``sources`` are marked as published."""
         columns = tuple(
             replace(c, published=True) if c.local and c.source in sources else c
             for c in self.columns
@@ -301,7 +301,7 @@ def check_lengths(schema_json: str) -> None:
 def attribute_of(field: Mapping[str, Any], pair: tuple[int, int]) -> Attribute:
     """Return the attribute that a field of Delta's schema records. ``pair``: (type oid, typmod).
 
-    Its ``generation`` is known only if the node generates it: Delta's own expressions are not
+    Its ``generation`` is set only if the node generates the column: Delta's own expressions are not
     PostgreSQL's.
     """
     metadata = field.get("metadata") or {}
@@ -348,7 +348,7 @@ def own_types(schema_json: str) -> set[int]:
 
 def alter_schema_json(schema_json: str, kept: Sequence[Column], added: Sequence[Column]) -> str:
     """Return a table's schema JSON with only ``kept`` of its columns, and with ``added`` appended.
-    Other metadata (comments) in it stays."""
+    Other metadata in it, such as comments, stays."""
     schema = json.loads(schema_json)
     fields = {field["name"]: field for field in schema["fields"]}
     schema["fields"] = [
@@ -490,7 +490,7 @@ def type_text(delta: Any) -> str:
 
 
 def has_timestamp_ntz(arrow: pa.DataType) -> bool:
-    """Tell whether a column of this type needs the table feature timestampNtz."""
+    """Return whether a column of this type needs the table feature timestampNtz."""
     if pa.types.is_list(arrow):
         return has_timestamp_ntz(arrow.value_type)
     return bool(arrow == TIMESTAMP_NTZ)

@@ -1,6 +1,6 @@
 """Schema changes: how a target table follows the publisher, and what a new copy of it keeps.
 
-The functions compare a table's schema with the one that the publisher's relation would get. They
+The functions compare a table's schema with the schema that the publisher's relation would get. They
 return columns to add, or a schema, and raise RelationChanged if the table cannot follow.
 """
 
@@ -70,7 +70,7 @@ class NewColumns:
         return TableSchema(self.columns(wanted.columns), wanted.key)
 
     def columns(self, wanted: Sequence[Column]) -> tuple[Column, ...]:
-        """Return published columns with the types that new ones get."""
+        """Return published columns with the types that new columns get."""
         return tuple(map(self._column, wanted))
 
     def _column(self, column: Column) -> Column:
@@ -107,8 +107,8 @@ def schema_of_copy(
     """Return the schema of a new copy: the columns of ``wanted``, with the types of ``new``, and
     those of CREATE TABLE on the node.
 
-    Raises RelationChanged if the publisher sends a generated column, FeatureNotSupported if a
-    column of the node does not take published values, and as ``check_no_variant``.
+    Raises as ``check_no_variant``; RelationChanged if the publisher sends a column that is
+    generated here; FeatureNotSupported if a column of the node does not take published values.
     """
     _check_not_generated(have, wanted, table)
     own = have.by_source
@@ -139,11 +139,11 @@ def columns_to_add(
     """Return the columns that an existing table lacks to hold rows of ``wanted``; () if it fits.
 
     The added columns have the names that they get here. The order of columns does not matter.
-    ``whole_rows``: rows are found by all their columns as there is no key, so every column here
-    must still be published. ``new``: the types of added columns.
+    ``whole_rows``: without a key rows are found by all their columns, so every column here must
+    still be published. ``new``: the types of added columns.
     Raises RelationChanged, with table, column and both types, for anything else: a column was
     dropped, its type has changed, or a column of the node may have been renamed. Undoing the change
-    at the publisher does not help: its WAL keeps the definition of that time. Raises
+    at the publisher does not help: its WAL still has changes with the other definition. Raises
     FeatureNotSupported if a column of the node does not take published values.
     """
     _check_same_columns(have, wanted, table, own=bool(have.key) or not whole_rows)
@@ -269,12 +269,12 @@ def _may_be_renamed(column: Column, missing: Sequence[str], table: str) -> Schem
 # that it was not used.
 
 _CHANGES: Final = "delta.typeChanges"
-"""Metadata of a field: its changes of type, each with the old and the new one."""
+"""Metadata of a field: its changes of type, each with the old and the new type."""
 _SAME_VALUES: Final = frozenset(
     {(INT2, INT4), (INT2, INT8), (INT4, INT8), (FLOAT4, FLOAT8), (DATE, TIMESTAMP), (NAME, TEXT)}
 )
-"""Changes that keep every value under any modifier of the new type: midnight has no fraction of a
-second."""
+"""Changes of type that keep every value whatever the modifier of the new type is. A date becomes
+midnight, which has no fraction of a second."""
 _OF_ANY_LENGTH: Final = frozenset({VARCHAR, TEXT})
 _OF_SECONDS: Final = frozenset({TIME, TIMETZ, TIMESTAMP, TIMESTAMPTZ})
 _SECONDS: Final = 6
@@ -287,8 +287,8 @@ def followed_types(
 ) -> TableSchema:
     """Return ``have`` with the publisher's types for columns whose values all stay the same.
 
-    ``widen``: also change types that files hold in a narrower form. ``clamped``: rows may have the
-    last day in place of an infinite date, so no date becomes a timestamp.
+    ``widen``: also change a type if existing files have a narrower one. ``clamped``: rows may have
+    the last day in place of an infinite date, so no date becomes a timestamp.
     """
 
     def followed(column: Column) -> Column:
@@ -305,8 +305,8 @@ def followed_types(
 
 
 def retyped(have: TableSchema, wanted: TableSchema) -> Column | None:
-    """Return a column whose values may differ since its type has changed at the publisher; None if
-    there is none. The Delta type may be the same: jsonb is written differently from json.
+    """Return a column whose values may differ because its type has changed at the publisher; None
+    if there is none. The Delta type may be the same: jsonb is printed differently from json.
     """
     for column in have.columns:
         other = wanted.by_source.get(column.source)
@@ -318,7 +318,7 @@ def retyped(have: TableSchema, wanted: TableSchema) -> Column | None:
 
 
 def is_wider(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Tell whether Delta's readers convert the narrow type to the wide one."""
+    """Return whether Delta's readers convert the narrow type to the wide one."""
     if narrow in _INTEGERS and wide in _INTEGERS:
         return _INTEGERS.index(narrow) < _INTEGERS.index(wide)
     if pa.types.is_decimal128(narrow) and pa.types.is_decimal128(wide):
@@ -328,7 +328,7 @@ def is_wider(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def has_wider(schema_json: str, columns: Sequence[Column]) -> bool:
-    """Tell whether a column has another type than its field in a table's schema JSON."""
+    """Return whether a column has another type than its field in a table's schema JSON."""
     types = {field["name"]: field["type"] for field in json.loads(schema_json)["fields"]}
     return any(arrow_type(types[c.name]) != c.type for c in columns if c.name in types)
 
@@ -352,8 +352,8 @@ def with_types(schema_json: str, columns: Sequence[Column]) -> str:
 
 
 def _keeps_values(column: Column, other: Column) -> bool:
-    """Tell whether ALTER TYPE without USING keeps the values, and their text if the column holds
-    texts."""
+    """Return whether ALTER TYPE without USING keeps the values, and also their text if the column
+    holds text."""
     old, new = column.attribute.typmod, other.attribute.typmod
     types = (column.attribute.type_oid, other.attribute.type_oid)
     if types in _SAME_VALUES:

@@ -6,9 +6,10 @@ the publisher. ``jars`` provides the jars.
 
 Some statements of the node's clients change tables through Delta in Spark. Delta's own log store
 for S3 checks for an entry before it puts one. That is safe only within one process: it could
-replace an entry of ours, and a JVM that outlives a killed node could replace one of the next node.
-So the session gets a log store that puts entries only if absent (``ConditionalLogStore.java``).
-Janino, a part of every Spark, compiles it once for each version; the class is kept in our cache.
+replace an entry of ours, and a JVM that outlives a killed node could replace an entry of the next
+node. So the session gets a log store that puts entries only if they are absent
+(``ConditionalLogStore.java``). Janino, a part of every Spark, compiles it once for each version;
+the class is kept in our cache.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ _LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "penstock.pipeline.worker_daemon",
 }
-"""Settings of a Spark on this machine. The last one is not for remote executors, which may get
-penstock only with each task."""
+"""Settings of a Spark on this machine. The last setting would not work in remote executors, which
+may get penstock only with each task."""
 
 
 def _local_settings() -> dict[str, str]:
@@ -141,7 +142,7 @@ def build_session(
     app_name: str = "penstock",
     warehouse: str = "",
 ) -> SparkSession:
-    """Start a session, or return the one that this process has already; check it in both cases.
+    """Start a session, or return this process's session; check it in both cases.
 
     ``conf`` wins over all our settings. ``warehouse``: the warehouse's URI, which the session must
     reach if it is in an object store. Raises ConfigurationError, SparkUnavailable.
@@ -208,7 +209,7 @@ def _safe_start() -> Iterator[None]:
     """Start the JVM without Python code between fork and exec, unlike PySpark, which runs one line.
 
     Before that line the child would free other threads' objects. DuckDB's connections then wait for
-    threads that do not exist in the child, and it crashes silently.
+    threads that do not exist in the child, and the child crashes silently.
     """
     module: Any = java_gateway
     before, module.Popen = module.Popen, _start_jvm
@@ -219,7 +220,7 @@ def _safe_start() -> Iterator[None]:
 
 
 def _start_jvm(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
-    del options["preexec_fn"]  # it ignores SIGINT: Ctrl-C in the terminal is for us
+    del options["preexec_fn"]  # ignores SIGINT, as ``sh`` does here: Ctrl-C is for the node
     ignoring = ["sh", "-c", 'trap "" INT; exec "$0" "$@"']
     return subprocess.Popen([*ignoring, *command], **options)
 
@@ -227,7 +228,7 @@ def _start_jvm(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
 def check_session(spark: SparkSession, warehouse: str = "") -> None:
     """Check that a session can do the node's work, and set its time zone to UTC.
 
-    ``warehouse``: the warehouse's URI. Raises ConfigurationError with the remedy.
+    ``warehouse``: the warehouse's URI. Raises ConfigurationError with a hint.
     """
     if not hasattr(spark, "sparkContext") or not hasattr(spark, "_jvm"):
         raise ConfigurationError(
@@ -272,15 +273,15 @@ def _without_delta(detail: str) -> ConfigurationError:
     )
 
 
-# The folder of the sockets between a local Spark and its Python processes. Only this user can enter
-# it. Spark asks for no secret on these sockets, and its Python processes run all code that arrives,
-# so only the folder's mode keeps others out. The path must be short enough for a socket in it.
+# The folder of the sockets between a local Spark and its Python processes. Spark asks for no secret
+# on these sockets, and its Python processes run all code that arrives, so only the folder's mode
+# keeps other users out. The path must be short enough for a socket in it.
 #
 # Over TCP a job takes some 40 ms more: both ends write in small pieces, and each waits for the
 # other's delayed acknowledgement.
 #
 # A process holds a lock on its folder until it ends, however it ends. The next process that makes a
-# folder removes those whose lock is free; systemd-tmpfiles does not touch a locked folder.
+# folder removes folders whose lock is free; systemd-tmpfiles does not touch a locked folder.
 
 _PREFIX: Final = "penstock-"
 _SUFFIX: Final = ".sockets"
@@ -290,8 +291,8 @@ _LONGEST_NAME: Final = len(".00000000-0000-0000-0000-000000000000.sock")
 
 
 def socket_folder() -> Path | None:
-    """Return the folder of this process, made at the first call. None: every temporary folder has
-    too long a path, or cannot hold sockets."""
+    """Return the folder of this process, made at the first call; None if every temporary folder has
+    too long a path or cannot hold sockets."""
     for folder, lock in _held.items():
         if lock.is_of(folder):
             return folder
@@ -347,7 +348,7 @@ def _remove(folder: Path, pid: int) -> None:
 
 
 class _Locked:
-    """A lock on a folder of our own. Raises OSError if another process has it, or the folder is
+    """A lock on a folder. Raises OSError if another process has the lock, or if the folder is
     another user's."""
 
     def __init__(self, folder: Path, *, wait: bool) -> None:
@@ -368,7 +369,7 @@ class _Locked:
         self.close()
 
     def is_of(self, folder: Path) -> bool:
-        """Tell whether the name still belongs to the locked folder."""
+        """Return whether the name still belongs to the locked folder."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), folder.stat())
         except FileNotFoundError:

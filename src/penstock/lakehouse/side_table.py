@@ -4,9 +4,9 @@ The rows of one batch are added by one commit, with the batch's LSN as the subsc
 before the batch itself is committed. If a batch is sent again, alone or with others, nothing is
 added twice: its rows hold the end LSNs of their transactions. A failed batch is not committed, so
 its rows do not move the marker; they are compared with the table's rows instead. Any reader
-understands side tables. Users may delete rows; we do so only in ``keep_since``.
+understands side tables. Users may delete rows; we delete rows only in ``keep_since``.
 
-``conflicts``: changes that could not be applied to a target as they came (conflict.c);
+``conflicts``: changes that could not be applied to a target as they were sent (conflict.c);
 ``messages``: messages of the publisher's sessions (pg_logical_emit_message);
 ``verifications``: ranges of tables that were compared with the publisher's, each added once.
 """
@@ -111,9 +111,9 @@ class SideTable:
         self._lock = threading.Lock()
 
     def append(self, app_ids: Sequence[str], end_lsn: Lsn, rows: pa.Table) -> None:
-        """Add a batch's rows; durable on return. Rows that exist already are left out; if all do,
-        nothing is committed. ``app_ids``: the subscription's, then those that it continues.
-        Raises StorageError, CommitConflict."""
+        """Add a batch's rows; durable on return. Rows that exist already are left out; if all
+        exist, nothing is committed. ``app_ids``: the subscription's, then those of subscriptions
+        that it continues. Raises StorageError, CommitConflict."""
         app_id = app_ids[0]
 
         def add(table: DeltaTable) -> None:
@@ -141,9 +141,9 @@ class SideTable:
         self._try(add)
 
     def keep_since(self, column: str, since: datetime | None) -> None:
-        """Remove files in which all times of ``column`` are before ``since``. Merge small files
-        once there are many, without older rows. None removes no rows. Does nothing if somebody else
-        commits meanwhile. Raises StorageError."""
+        """Remove files in which all times of ``column`` are before ``since``. Once there are many
+        small files, merge them, without rows before ``since``. ``since`` None: keep all rows. If
+        somebody else commits meanwhile, nothing is done. Raises StorageError."""
         with self._lock:
             table = DeltaTable.load(self._storage, self._store, self.uri, self._name)
             if table is None:
@@ -200,7 +200,7 @@ class SideTable:
 
     def _put(self, table: DeltaTable, rows: pa.Table, app_id: str, marker: int | None) -> None:
         if not rows.num_rows:
-            # The process that put them may have been killed before the entry was durable.
+            # The process that put the rows may have been killed before the entry was durable.
             self._storage.sync_folder(log_folder(self.uri))
             return
         writer = FileWriter(self._storage, self.uri, self._schema)
@@ -210,8 +210,8 @@ class SideTable:
     def _like(
         self, table: DeltaTable, rows: pa.Table, same: Sequence[str]
     ) -> set[tuple[object, ...]]:
-        """Return the values in the columns ``same`` of the table's rows that end at the same LSNs
-        as ``rows``."""
+        """Return the values in the columns ``same`` of the table's rows whose transactions end at
+        the LSNs in ``rows``."""
         lsn = _TRANSACTION[self._name]
         asked = pc.unique(rows[lsn].combine_chunks())
         first, last = pc.min(asked).as_py(), pc.max(asked).as_py()
@@ -250,6 +250,6 @@ class SideTable:
 
 
 def _is_before(file: DataFile, column: str, since: datetime | None) -> bool:
-    """Tell whether all rows of a file are known to be older than ``since``."""
+    """Return whether all rows of a file are known to be older than ``since``."""
     bounds = statistics.bounds(file.stats, column, TIMESTAMP)
     return since is not None and bounds is not None and bounds[1] < since

@@ -1,5 +1,5 @@
-"""The state of a table at a version, its newest or an older one, replayed from its log (protocol:
-"Action Reconciliation").
+"""The state of a table at a version, replayed from its Delta log (protocol: "Action
+Reconciliation").
 
 A ``TableState`` is built from a checkpoint, classic or V2, and later log entries. We replay the log
 ourselves because no library gives everything. delta-rs hides the deletion vectors' descriptors,
@@ -49,20 +49,20 @@ _CHECKPOINT_COLUMNS: Final = [
     "sidecar.path",
 ]
 _kept: Final[OrderedDict[object, TableState]] = OrderedDict()
-"""States of checkpoints, by their files with inodes, sizes and times; nobody changes the states."""
+"""States of checkpoints, by their files with inodes, sizes and times. They are never changed."""
 _lock: Final = Lock()
 _MAX_KEPT: Final = 64
 _MAX_KEPT_FILES: Final = 2000
-"""The most files of a table whose checkpoint is kept in memory. A larger one is read again each
-time."""
+"""The most files of a table whose checkpoint is kept in memory. A larger checkpoint is read again
+each time."""
 _READERS: Final = 8
-"""Deletion vectors that are read at a time from object stores, which answer slowly."""
+"""The number of deletion vectors that are read at the same time: object stores answer slowly."""
 
 
 @dataclass
 class TableState:
-    """A version of a table. ``files``: by path; ``transactions``: app id -> version; ``domains``:
-    name -> configuration; ``last_app_id``: the app id of the newest commit, None if it has none."""
+    """A version of a table. ``files``: by path; ``transactions``: app id -> marker; ``domains``:
+    name -> configuration; ``last_app_id``: the newest commit's app id, None without a marker."""
 
     version: int = -1
     protocol: dict[str, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class TableState:
         )
 
     def apply(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
-        """Go from ``version - 1`` to ``version``. ``load_vectors`` reads deletion vectors."""
+        """Apply the actions of the next version. ``load_vectors`` reads their deletion vectors."""
         added: list[DataFile] = []
         self.last_app_id = None
         for action in actions:
@@ -152,7 +152,7 @@ def load_at(storage: Storage, table_uri: str, version: int) -> TableState:
 
 
 def follow_to(storage: Storage, table_uri: str, state: TableState, version: int) -> None:
-    """Follow entries up to a version. Raises VersionGone if one is missing."""
+    """Apply newer entries up to a version. Raises VersionGone if an entry is missing."""
     refresh(storage, table_uri, state, upto=version)
     if state.version < version:
         raise VersionGone(
@@ -263,7 +263,7 @@ def _actions(table: pa.Table) -> Iterable[dict[str, Any]]:
 def _with_maps(body: dict[str, Any]) -> dict[str, Any]:
     """Turn maps into dicts: Arrow returns them as lists of pairs."""
     for key in ("tags", "configuration", "options", "partitionValues"):
-        if key in body and not isinstance(body[key], str):  # a domain's configuration is a text
+        if key in body and not isinstance(body[key], str):  # a domainMetadata's is a string
             body[key] = dict(body[key] or ())
     if isinstance(body.get("format"), dict):
         body["format"] = _with_maps(body["format"])

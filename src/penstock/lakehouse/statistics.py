@@ -1,6 +1,6 @@
 """Statistics of data files (protocol: "Per-file Statistics"), by which readers skip files.
 
-``Collector`` gathers them from Arrow tables as they are written: numRecords, minValues, maxValues
+``Collector`` gathers them from the Arrow tables that are written: numRecords, minValues, maxValues
 and nullCount of the first 32 columns and of clustering columns. ``bounds`` reads them from the
 "stats" of add actions. A bound may be wider than the values, never narrower.
 """
@@ -25,13 +25,13 @@ PREFIX: Final = 32
 _LAST_CHARACTER: Final = "\U0010ffff"
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _OF_A_DOUBLE: Final = Decimal("1e-14")
-"""A relative error larger than any of a double, or of a product of doubles."""
+"""A relative error larger than that of any double or product of doubles."""
 
 
 @dataclass
 class Collector:
     """Statistics of one file, gathered batch by batch. ``indexed``: columns that get statistics
-    wherever they stand."""
+    whatever their position."""
 
     schema: pa.Schema
     indexed: Sequence[str] = ()
@@ -138,7 +138,7 @@ def _parse(value: Any, arrow: pa.DataType) -> Any:
 
 
 def has_order(arrow: pa.DataType) -> bool:
-    """Tell whether Spark skips files by values of a type (SkippingEligibleDataType)."""
+    """Return whether Spark skips files by values of a type (SkippingEligibleDataType)."""
     return bool(
         pa.types.is_integer(arrow)
         or pa.types.is_floating(arrow)
@@ -164,8 +164,8 @@ def _low_form(value: Any) -> Any:
 
 
 def _has_form(high: Any) -> bool:
-    """Tell whether an upper bound can be written. Years have four digits, so nothing is above the
-    last millisecond of 9999, and a bound that is truncated makes readers miss rows."""
+    """Return whether an upper bound can be written. Years have four digits, so no bound is above
+    the last millisecond of 9999, and a truncated bound would make readers miss rows."""
     return not (
         isinstance(high, datetime)
         and high.replace(tzinfo=None) > datetime.max.replace(microsecond=999_000)

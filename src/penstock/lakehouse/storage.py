@@ -1,8 +1,8 @@
 """The storage of the warehouse: paths, filesystems, durability and errors, for every file we touch.
 
-``Storage`` writes, reads, lists and removes files by their URIs, in a local folder or an object
-store of pyarrow's. A written file is durable when the call returns (law 1). The other files of this
-room define the contents.
+``Storage`` writes, reads, lists and removes files by their URIs, in a local folder or in an object
+store through pyarrow. A written file is durable when the call returns (law 1). The other files of
+this room define the contents.
 
 Only ``fsync_file`` and ``fsync_folder`` sync, so a test can count the calls.
 """
@@ -80,7 +80,7 @@ class Storage:
 
     @property
     def is_local(self) -> bool:
-        """Tell whether it is a folder of this machine, or one mounted under one path everywhere."""
+        """Return whether this is a local folder, or one mounted under the same path everywhere."""
         return is_local(self.uri)
 
     def create_folder(self, uri: str) -> None:
@@ -114,7 +114,7 @@ class Storage:
                 fsync_folder(local_path(uri))
 
     def write(self, uri: str, content: bytes) -> None:
-        """Write a file, atomically replacing one of that name; durable on return."""
+        """Write a file, atomically replacing a file of that name; durable on return."""
         with storage_errors("write file", uri):
             if is_local(uri):
                 self._write_local(Path(local_path(uri)), content)
@@ -162,7 +162,7 @@ class Storage:
             return list(filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)))
 
     def exists(self, uri: str) -> bool:
-        """Tell whether there is a file or folder of that name."""
+        """Return whether there is a file or folder of that name."""
         if any(held == uri or held.startswith(f"{uri}/") for held in self.held):
             return True
         with storage_errors("stat file", uri):
@@ -268,7 +268,7 @@ def normal_uri(uri: str) -> str:
 
 
 def is_local(uri: str) -> bool:
-    """Tell whether a URI is a plain path or a ``file:`` URI."""
+    """Return whether a URI is a plain path or a ``file:`` URI."""
     match = _SCHEME.match(uri)
     return match is None or match[1].lower() == "file"
 

@@ -90,8 +90,8 @@ class DeltaTable:
         return cls(storage, store, uri, name, state)
 
     def before(self, app_id: str, marker: int) -> DeltaTable:
-        """Return the table before an app id's newest commits, those with ``marker``. The result
-        must not be committed to. Raises StateMismatch or VersionGone if that is too long ago."""
+        """Return the table before an app id's newest commits, which have ``marker``. The result
+        must not be committed to. Raises StateMismatch, VersionGone if that is too long ago."""
         version = version_before(self.storage, self.uri, self.version, app_id, marker)
         state = load_at(self.storage, self.uri, version)
         return DeltaTable(self.storage, self._store, self.uri, self.name, state)
@@ -159,12 +159,12 @@ class DeltaTable:
 
     @property
     def last_app_id(self) -> str | None:
-        """The app id of the newest commit, None if it has none."""
+        """The app id of the newest commit, None if it has no marker."""
         return self._state.last_app_id
 
     @property
     def has_staged(self) -> bool:
-        """Tell whether the next commit changes files, columns or properties."""
+        """Return whether the next commit changes files, columns or properties."""
         altered = self._staged_schema is not None or bool(self._staged_properties)
         return self._staging.changed or altered
 
@@ -212,7 +212,7 @@ class DeltaTable:
     def add_columns(self, columns: Sequence[Column], unfilled: Collection[str] = ()) -> None:
         """Stage added columns; existing rows hold NULL there.
 
-        ``unfilled``: the added columns in which existing rows have other values at the source.
+        ``unfilled``: the added columns in which existing rows have other values at the publisher.
         """
         if columns:
             self._staged_schema = self.schema.with_columns(columns)
@@ -223,14 +223,14 @@ class DeltaTable:
         self._staged_properties = longer_retentions(self.properties, seconds)
 
     def mark(self, schema: TableSchema) -> None:
-        """Stage a schema with the same columns but other marks: published, in the PRIMARY KEY."""
+        """Stage a schema with the same columns but other marks (published, PRIMARY KEY)."""
         if schema != self.schema:
             self._staged_schema = schema
 
     @property
     def unfilled(self) -> tuple[str, ...]:
-        """Columns, staged ones included, that were added after rows whose values they lack. The
-        table's log lists them until the table is replaced."""
+        """Columns, staged ones included, in which older rows lack the publisher's values. A
+        property lists them until the table is replaced."""
         if self._staged_unfilled is not None:
             return self._staged_unfilled
         return tuple(json.loads(self.properties.get(UNFILLED, "[]")))
@@ -265,7 +265,7 @@ class DeltaTable:
         self._staged_properties = {}
 
     def is_behind(self) -> bool:
-        """Tell whether somebody has put a version after the loaded one."""
+        """Return whether somebody has put a version after the loaded one."""
         return self.storage.exists(entry_uri(self.uri, self.version + 1))
 
     def reload(self) -> None:
@@ -297,7 +297,7 @@ class DeltaTable:
 
     def reload_below(self) -> None:
         """Load the newest version, and stage the same changes on it. They must only add rows and
-        columns. Raises CommitConflict if the table was altered, and as ``reload``."""
+        columns. Raises as ``reload``; CommitConflict if the table was altered."""
         added, known = self.added, (self.id, self._state.metadata["schemaString"])
         staged = self._staged_schema, self._staged_unfilled, self._staged_properties
         self.reload()
@@ -308,12 +308,12 @@ class DeltaTable:
         self._staged_schema, self._staged_unfilled, self._staged_properties = staged
 
     def changed_by_others(self, app_id: str) -> bool:
-        """Tell whether others have changed rows since the last commit of an app id."""
+        """Return whether others have changed rows since the last commit of an app id."""
         return changed_by_others(self.storage, self.uri, self.version, app_id)
 
     def columns_before_others(self, app_id: str) -> frozenset[str]:
         """Return the columns (PostgreSQL's names) that were published when ``app_id`` committed
-        last. Empty if no other has committed since, or the log no longer reaches back.
+        last. Empty if nobody else has committed since, or the log no longer reaches back.
         """
         if self.last_app_id == app_id:
             return frozenset()
@@ -351,8 +351,8 @@ class DeltaTable:
         ``version_marker``: an LSN; by default the version, since an app's marker must only grow.
         ``data_change=False``: rows were only moved (compaction).
 
-        Durable on return. Raises CommitConflict if another writer was first (load the table again),
-        and StorageError.
+        Durable on return. Raises StorageError; CommitConflict if another writer was first: the
+        table must then be loaded again.
         """
         if self._log.is_open:
             raise CommitConflict(
@@ -379,15 +379,15 @@ class DeltaTable:
         return self.version
 
     def reversal(self, app_id: str, since: int, operation: str) -> Reversal | None:
-        """Return the plan to take commits back (``change.reversal``). Staged changes are
-        discarded, and the newest version is loaded. Raises what both functions raise."""
+        """Return the plan to take commits back. Staged changes are discarded, and the newest
+        version is loaded. Raises as ``change.reversal`` and ``reload``."""
         self.discard()
         if self.is_behind():
             self.reload()
         return reversal(self.storage, self.uri, self._state, app_id, since, operation)
 
     def reverse(self, app_id: str, found: Reversal) -> None:
-        """Commit a plan of ``reversal``. Raises what ``commit`` raises."""
+        """Commit a plan of ``reversal``. Raises as ``commit``."""
         self._staging.put(found.files)
         self.commit(
             app_id=app_id,
@@ -397,12 +397,12 @@ class DeltaTable:
         )
 
     def checkpoint(self) -> None:
-        """Write a checkpoint of the newest version, and drop log entries past their retention. Any
-        thread may call this."""
+        """Write a checkpoint of the newest version, and remove log entries past their retention.
+        Any thread may call this."""
         self._log.checkpoint(self.properties)
 
     def _check_current(self) -> None:
-        """Raise CommitConflict if the next entry was put and cleaned up meanwhile."""
+        """Raise CommitConflict if another version was put, even if its entry is gone again."""
         if self._seen.seconds < _TRUSTED_SECONDS:
             return
         listing = list_log(self.storage, self.uri)

@@ -1,10 +1,10 @@
 """Changes between two versions of a table, as files and parts of files.
 
-The log gives files with removed rows and files with added rows. If the writer has left files of
-pairs, they map new rows to old ones. A row that was only moved (OPTIMIZE, REORG: actions without
+The Delta log gives files with removed rows and files with added rows. If the writer has left files
+of pairs, they map new rows to old rows. A row that was only moved (OPTIMIZE, REORG: actions without
 data change) is neither removed nor added. A row that was copied from a rewritten file, or was added
-and deleted in between, is in both sets with the same values. Equal rows cancel each other when they
-are read. ``pipeline`` reads the files.
+and deleted in between, is both removed and added, with the same values. Such rows cancel each other
+when they are read. ``pipeline`` reads the files.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class TableChanges:
     """The changes from one version to another, and the states of both.
 
     ``truncated``: a TRUNCATE has removed all rows of ``before``, which are not in ``removed``;
-    ``emptied_with``: oids of the relations that it has emptied too. ``updates_only``: UPDATE has
-    made all changes. ``pairs``: files that map new rows to old ones.
+    ``emptied_with``: oids of all relations that the TRUNCATE has emptied. ``updates_only``: all
+    changes are by UPDATE. ``pairs``: files that map new rows to old rows.
     """
 
     before: TableState
@@ -66,7 +66,7 @@ class TableChanges:
 @dataclass
 class _Walk:
     """The net changes so far. ``added``: parts that the range of commits has added, by path;
-    ``copied``: more such parts, which later commits do not change."""
+    ``copied``: more added parts, which later commits do not change."""
 
     removed: list[FilePart] = field(default_factory=list)
     added: dict[str, FilePart] = field(default_factory=dict)
@@ -99,8 +99,8 @@ def table_changes(
     walk = _Walk()
     for version in range(from_version + 1, to_version + 1):
         actions = _entry(storage, table_uri, version)
-        # A TRUNCATE that was taken back does not count: its removed rows were restored, so both
-        # cancel each other.
+        # A TRUNCATE that was taken back does not count as one: the rows that it removed and the
+        # restored rows cancel each other.
         truncates = is_truncate(actions) and not any(
             version in reversed_by(_entry(storage, table_uri, later))
             for later in range(version + 1, to_version + 1)
@@ -178,16 +178,16 @@ def _operation(actions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _rewritten(walk: _Walk, files: Sequence[DataFile]) -> None:
-    """Replace files of this range that were rewritten one by one for other columns. Their rows are
-    then sent with the new columns."""
+    """Replace added files that were rewritten one by one for other columns. Their rows are then
+    sent with the new columns."""
     for file in files:
         if walk.added.pop((file.tags or {}).get(REWRITTEN, ""), None) is not None:
             walk.added[file.path] = FilePart(file, gone=file.descriptor)
 
 
 def _mark_copied(walk: _Walk, paths: set[str]) -> None:
-    """Keep files of this range whose rows a commit has moved to other files. If such a row is
-    removed later, it must still cancel its addition."""
+    """Keep added files whose rows a commit has moved to other files. If such a row is removed
+    later, it must still cancel its addition."""
     for path in paths & set(walk.added):
         walk.copied.append(walk.added.pop(path))
 

@@ -1,8 +1,8 @@
 """The layout of a Delta table's rows in files, as far as writers of files need it.
 
-A ``TableLayout`` is read from a table's metadata and domain metadata, or from the options of a new
-table; it is a frozen value that is sent to executors. Columns are refused if Delta cannot lay a
-table out by them, or if readers differ in their values. ``table_writer`` writes files by a layout.
+A ``TableLayout`` is read from a table's metaData and domainMetadata, or from the options of a new
+table; it is a frozen value that is sent to executors. Columns are refused if Delta cannot partition
+or cluster by them, or if readers would read different values. ``table_writer`` writes the files.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from penstock.relation import TableName, qualified, table_of_option
 from penstock.sqlstate import UndefinedColumn
 
 CLUSTERING: Final = "delta.clustering"
-"""The domain of Delta's log that names the columns of liquid clustering."""
+"""The domain of the domainMetadata that names the columns of liquid clustering."""
 _MOST_CLUSTERING: Final = 4
 """The largest number of columns that Delta clusters by."""
 
 
 @dataclass(frozen=True)
 class TableLayout:
-    """A layout. ``partition_by``: columns (Delta names) whose values are in the log and not in the
-    files; ``cluster_by``: columns that must have statistics, wherever they stand."""
+    """A layout. ``partition_by``: columns (Delta names) whose values are in the Delta log and not
+    in the files; ``cluster_by``: columns that must have statistics, whatever their position."""
 
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ NO_LAYOUT: Final = TableLayout()
 
 
 def layout_of(metadata: Mapping[str, Any], domains: Mapping[str, str]) -> TableLayout:
-    """Return the layout of a table. ``domains``: the configuration of each domain."""
+    """Return the layout of a table. ``domains``: the configurations of the domainMetadata."""
     clustering = json.loads(domains.get(CLUSTERING) or "{}").get("clusteringColumns") or ()
     return TableLayout(
         tuple(metadata.get("partitionColumns") or ()),
@@ -51,7 +51,7 @@ def layout_of(metadata: Mapping[str, Any], domains: Mapping[str, str]) -> TableL
 
 
 def clustering_configuration(layout: TableLayout) -> str:
-    """Return the configuration of the domain ``CLUSTERING``."""
+    """Return the configuration of the domainMetadata ``CLUSTERING``."""
     return json.dumps({"clusteringColumns": [[name] for name in layout.cluster_by]})
 
 
@@ -83,8 +83,8 @@ def check_layout(table: str, layout: TableLayout, columns: pa.Schema) -> None:
 
 
 def check_new_layout(table: str, layout: TableLayout, columns: pa.Schema) -> None:
-    """Raise FeatureNotSupported if a new table cannot have this layout, or Delta would not cluster
-    it."""
+    """Raise FeatureNotSupported if a new table cannot have this layout, or if Delta would not
+    cluster the table."""
     check_layout(table, layout, columns)
     for name in layout.cluster_by:
         if not has_order(columns.field(name).type):

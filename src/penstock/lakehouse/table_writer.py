@@ -1,8 +1,8 @@
 """Writers of a table's rows, to as many data files as they need, each for one partition.
 
 ``TableWriter`` takes batches in the table's Arrow schema, and returns a WrittenFile per file,
-durable on return. Files of all partitions lie in the table's folder: the log records each file's
-partition. Memory holds one row group in all, however many partitions there are, and at most
+durable on return. Files of all partitions lie in the table's folder: the Delta log records each
+file's partition. Memory holds one row group in all, however many partitions there are, and at most
 ``_MOST_OPEN`` open files. The partition with the most bytes in memory is written first.
 """
 
@@ -26,9 +26,9 @@ from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.table_layout import NO_LAYOUT, TableLayout
 
 _MOST_OPEN: Final = 64
-"""Files that are open at a time. Later rows for the partition of a closed file go to a new file."""
+"""The most files open at a time. Later rows for the partition of a closed file get a new file."""
 _MOST_HELD: Final = 1024
-"""Partitions that may have waiting rows: each costs more memory than its rows."""
+"""The most partitions that may have waiting rows: each costs more memory than its rows."""
 
 _Partition = tuple[str | None, ...]
 
@@ -58,7 +58,7 @@ class TableWriter(WritesFiles):
         self._target = target_file_bytes
         self._mark = mark
         self._done: list[WrittenFile] = []
-        self._writers: dict[_Partition, FileWriter] = {}  # the one used last is last
+        self._writers: dict[_Partition, FileWriter] = {}  # in the order of last use
 
     @property
     def files(self) -> list[WrittenFile]:
@@ -89,7 +89,7 @@ class TableWriter(WritesFiles):
                 self._divide(piece)
 
     def flush(self) -> None:
-        """Write the held rows of one partition, the one with the most bytes, as a row group."""
+        """Write the held rows of the partition with the most bytes, as a row group."""
         if self._writers:
             max(self._writers.values(), key=lambda writer: writer.held_bytes).flush()
         self._close_some()
@@ -140,7 +140,7 @@ class TableWriter(WritesFiles):
         return writer
 
     def _close_some(self) -> None:
-        """Close the files that have waited longest, if too many are open or held."""
+        """Close the least recently used files, if too many are open or have waiting rows."""
         is_open = [partition for partition, writer in self._writers.items() if writer.is_open]
         due = is_open[: max(0, len(is_open) - _MOST_OPEN)]
         due = due or list(self._writers)[: max(0, len(self._writers) - _MOST_HELD)]

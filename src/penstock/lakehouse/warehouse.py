@@ -1,4 +1,4 @@
-"""The warehouse: the root of a node's Delta tables, with a folder per schema, and in it per table.
+"""The warehouse: the root of a node's Delta tables, with a folder per schema, and one per table.
 
 A ``Warehouse`` opens and creates tables, and has the cuts table, the side tables and a folder for
 temporary files that executors must read. The catalog knows which tables exist.
@@ -91,7 +91,7 @@ class Warehouse:
 
     @cached_property
     def verifications(self) -> SideTable:
-        """The table of ranges that were compared with the publishers' in the background."""
+        """The table of key ranges that were compared with the publishers in the background."""
         return self._side_table("verifications", VERIFICATIONS)
 
     def _side_table(self, name: str, schema: pa.Schema) -> SideTable:
@@ -120,8 +120,8 @@ class Warehouse:
 
     def check_there(self) -> None:
         """Check the owner's id, by one small read. Raises StorageError if the warehouse is not
-        there (an empty mount point looks like a new one), ConfigurationError if it is another
-        node's.
+        there (an empty mount point looks like a new warehouse), ConfigurationError if it belongs to
+        another node.
         """
         if self.node_id is None:
             return
@@ -182,8 +182,8 @@ class Warehouse:
     def create(
         self, schema: str, table: str, columns: TableSchema, layout: TableLayout = NO_LAYOUT
     ) -> DeltaTable:
-        """Create a table without rows. Raises DuplicateObject, FeatureNotSupported if the layout
-        does not fit the columns, and as ``check_there``."""
+        """Create a table without rows. Raises DuplicateObject, and as ``check_there``;
+        FeatureNotSupported if the layout does not fit the columns."""
         self.check_there()
         uri, name = self.table_uri(schema, table), qualified(schema, table)
         return DeltaTable.create(self.storage, self.store, uri, name, columns, layout)
@@ -214,7 +214,7 @@ class Warehouse:
                 )
 
     def remove(self, schema: str, table: str) -> None:
-        """Remove a table with its rows. The log goes first: the rest is no table any more."""
+        """Remove a table with its rows. Its Delta log is removed first: the rest is no table."""
         uri = self.table_uri(schema, table)
         self.storage.remove_folder(log_folder(uri))
         self.storage.remove_folder(uri)
@@ -246,7 +246,7 @@ class BlockWarehouse(Warehouse):
         self, schema: str, table: str, columns: TableSchema, layout: TableLayout = NO_LAYOUT
     ) -> DeltaTable:
         """Create a table that only this block sees. Raises DuplicateObject; FeatureNotSupported in
-        an object store: if it does not answer, COMMIT could not take the table back.
+        an object store: if the store did not answer, COMMIT could not take the table back.
         """
         self.check_there()
         if not self.storage.is_local:
@@ -267,7 +267,7 @@ class BlockWarehouse(Warehouse):
 
     def remove(self, schema: str, table: str) -> None:
         """Drop a table of this block; the block removes its files. Raises FeatureNotSupported if
-        the table was made outside of it."""
+        the table was made outside of the block."""
         uri = self.table_uri(schema, table)
         if self.entries.pop(uri, None) is None:
             raise FeatureNotSupported(
@@ -277,7 +277,7 @@ class BlockWarehouse(Warehouse):
 
 
 def remove_empty_folders(storage: Storage, table_uri: str) -> None:
-    """Remove the empty folders at a URI that is no table, except for a log folder."""
+    """Remove the folders of a table that no longer exists, if they are empty."""
     for folder in (pairs_folder(table_uri), table_uri):
         storage.remove_empty_folder(folder)
 

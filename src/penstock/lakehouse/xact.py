@@ -4,8 +4,8 @@ A commit puts the next version, durable on return, or raises CommitConflict if a
 first. A store may carry out a put without answering. After such an error the entry is open: it may
 exist, now or later, and ``settle`` finds out.
 
-Nobody else puts entries. The caller decides which actions a version has, and whether to try again
-after a lost race; ``log_store`` puts one entry into each kind of store.
+No other module puts entries. The caller decides which actions a version has, and whether to try
+again after a lost race; ``log_store`` puts one entry into each kind of store.
 
     put ---> there (returns)
          |-> another writer's is there (CommitConflict): nothing of ours will come
@@ -47,7 +47,7 @@ class Commit:
 
 
 class TableLog:
-    """The log of one table. Not safe for use by several threads."""
+    """The Delta log of one table, to commit to it. Not safe for use by several threads."""
 
     def __init__(self, storage: Storage, store: LogStore, uri: str) -> None:
         self.storage: Final = storage
@@ -57,21 +57,21 @@ class TableLog:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the last entry may be there, now or later, although its put has raised."""
+        """Return whether the last entry may be there, now or later, although its put has raised."""
         return self._open is not None
 
     def create(self, entry: Sequence[str]) -> None:
-        """Put the lines of version 0, durable on return. Raises CommitConflict if there is a table,
-        and StorageError."""
+        """Put the lines of version 0, durable on return. Raises StorageError; CommitConflict if
+        there is a table."""
         self.storage.create_folder(log_folder(self.uri))
         self._put(0, entry)
 
     def put(self, after: int, commit: Commit, vectors: VectorFile | None = None) -> list[Action]:
-        """Put the version behind ``after``, durable on return, and return its entry. ``vectors``:
-        the file that its deletion vectors are in.
+        """Put the version that follows ``after``, durable on return; return its entry. ``vectors``:
+        the file with its deletion vectors.
 
-        Raises CommitConflict if another writer was first; then nothing of this commit is left in
-        the table's folder. Raises StorageError.
+        Raises StorageError; CommitConflict if another writer was first, and then nothing of this
+        commit is left in the table's folder.
         """
         info = commit_info(
             commit.operation,
@@ -95,7 +95,7 @@ class TableLog:
 
     def settle(self) -> int | None:
         """Return the version of the last entry, durable, if it exists although its put has raised;
-        None if it does not, and never will. Raises StorageError if that cannot be found out.
+        None if it does not exist, and never will. Raises StorageError if that cannot be found out.
 
         In an object store the put may still be under way, so the entry is put again if it is
         absent.
@@ -124,12 +124,12 @@ class TableLog:
         return version
 
     def checkpoint(self, properties: Mapping[str, str]) -> None:
-        """Write a checkpoint of the newest version, and drop entries past their retention. Any
+        """Write a checkpoint of the newest version, and remove entries past their retention. Any
         thread may call this. Raises StorageError."""
         self._store.checkpoint(self.uri, properties)
 
     def checkpoint_if_due(self, version: int, properties: Mapping[str, str]) -> None:
-        """Write a checkpoint if ``version`` asks for one. An error is only logged: the rows are in
+        """Write a checkpoint if it is due at ``version``. An error is only logged: the rows are in
         the table."""
         if version % int(properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_INTERVAL)):
             return
@@ -149,9 +149,9 @@ class TableLog:
         self._open = None
 
     def _may_come(self, version: int, error: BaseException) -> bool:
-        """Tell whether an entry whose put has raised ``error`` may exist, now or later. A look can
-        rule that out only in a local warehouse: an object store may carry out a put that it did not
-        answer, even later."""
+        """Return whether an entry whose put has raised ``error`` may exist, now or later. Only a
+        local warehouse can be searched for it: an object store may carry out a put later, without
+        having answered."""
         if isinstance(error, CommitConflict):
             return False
         if not self.storage.is_local:

@@ -2,8 +2,8 @@
 
 Net changes are staged on their tables, and on the leaves of partitioned ones (``parts``). The
 caller commits the tables with the batch's LSN. After an error nothing is staged, and the written
-files have been removed. Executors do all the row work (``tasks``): only keys, positions and file
-names cross the driver.
+files have been removed. Executors do all the row work (``tasks``): only keys, row positions and
+file names cross the driver.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ Done = Located | Candidates | Written
 @dataclass(frozen=True)
 class TableOutcome:
     """The changes staged on a table. ``rows_removed`` does not count rows that a TRUNCATE removed.
-    ``leaves``: those of a partitioned table."""
+    ``leaves``: the leaves of a partitioned table."""
 
     table: str
     rows_written: int
@@ -105,10 +105,10 @@ def run_batch(
     """Carry out the works, each on another table, as one job, and stage them.
 
     Changes of missing rows are skipped, as in PostgreSQL, and reported in the outcome. ``failed``
-    is called for each work that cannot be done, with a StorageError, or with a ReplicationConflict
-    that names table and keys if a row to insert exists already or a key has several rows. If
-    ``failed`` raises, nothing is staged and the caller must remove files written ahead. If it
-    returns, the other works are staged.
+    is called with each work that cannot be done and its error. This is a ReplicationConflict, which
+    names table and keys, if a row to insert exists already or a key has several rows. If ``failed``
+    raises, nothing is staged and the caller must remove files written ahead. If it returns, the
+    other works are staged.
     """
     while works:
         results = _search_and_write(spark, works, options)
@@ -168,8 +168,8 @@ def _search_and_write(
     spark: Spark, works: Sequence[TableWork], options: ApplyOptions
 ) -> list[Result]:
     """Run the batch's job. A work fails before the job if one of its rows belongs to no partition
-    or a generated column cannot be made. If there are many new rows, a job of their own writes them
-    while this process looks up the old ones in indexes."""
+    or a generated column cannot be computed. If there are many new rows, a job of their own writes
+    them while this process looks up the old rows in indexes."""
     names = ", ".join(work.table.name for work in works)
     run = partial(
         run_job,
@@ -204,7 +204,7 @@ def _each(
     area: Payloads,
     options: ApplyOptions,
 ) -> tuple[list[tuple[float, Item]], list[Result]]:
-    """Return the items of the works, and a ``Failed`` for each work that has none."""
+    """Return the items of the works, and a ``Failed`` for each work whose items cannot be made."""
     items: list[tuple[float, Item]] = []
     failed: list[Result] = []
     for number, work in enumerate(works):
@@ -220,8 +220,8 @@ def _is_known(item: Item) -> bool:
 
 
 def _is_in_doubt(work: TableWork, results: Sequence[Done], options: ApplyOptions) -> bool:
-    """Return whether rows are missing according to indexes. The files themselves are searched
-    before a change is skipped."""
+    """Return whether rows are missing according to indexes. If so, the files themselves are
+    searched before a change is skipped."""
     asked = options.indexes is not None and work.by_index and bool(work.net.schema.key)
     return asked and lacks_rows(work.net, results)
 
@@ -229,11 +229,11 @@ def _is_in_doubt(work: TableWork, results: Sequence[Done], options: ApplyOptions
 def _folded_again(
     net: NetChange, results: Sequence[Done], local: Callable[[Integers], LocalRows]
 ) -> NetChange | None:
-    """Return the net change without the changes of missing rows, or folded again with the existing
-    keys; None if there are neither.
+    """Return the net change folded again: without the changes of missing rows, or with the existing
+    keys. Return None if no row is missing and no key exists.
 
-    PostgreSQL skips changes of missing rows, too (update_missing, delete_missing). Both are rare,
-    so the whole job is done again.
+    PostgreSQL skips changes of missing rows, too (update_missing, delete_missing). Both cases are
+    rare, so the whole job is done again.
     """
     lacking = missing_rows(net, results)
     if lacking is not None and net.without is not None:
@@ -243,7 +243,7 @@ def _folded_again(
 
 
 def _check_history(work: TableWork, results: Sequence[Done]) -> None:
-    """Raise ReplicationConflict if old rows were not found: a history omits nothing."""
+    """Raise ReplicationConflict if old rows were not found: a history must not omit a change."""
     expected = work.history_incomplete
     mine = (r for r in results if isinstance(r, Written) and r.part == HISTORY)
     if (completed := sum(r.completed for r in mine)) != expected:
@@ -313,9 +313,9 @@ def _stage(
 
 # Existing rows of a target, for reports of conflicts.
 #
-# The results of a work's tasks have the keys that should not exist, or the rows that others have
-# written. The first KEPT of these rows are returned in the log's form, with the commits that wrote
-# them. Conflicts are rare, so the keys are looked up once more, in their files.
+# A work's tasks report the keys that should not exist, or the rows that others have written. The
+# first KEPT of these rows are returned as log messages print them, with the commits that wrote
+# them. Conflicts are rare, so the keys are searched once more in their files.
 
 _FILES: Final = 5
 """The number of files whose commits are looked up: each takes some tenths of a second in an object
@@ -331,8 +331,8 @@ def local_rows(
     *,
     removed: bool = False,
 ) -> LocalRows:
-    """Return the rows of the table that have the keys numbered ``exist`` in ``net.absent``, or in
-    ``net.removed`` if ``removed``, by those numbers. Raises StorageError."""
+    """Return the table's rows with the keys numbered ``exist`` in ``net.absent`` (if ``removed``:
+    in ``net.removed``), by these numbers. Raises StorageError."""
     net, first = work.net, exist[:KEPT]
     keys = (net.removed if removed else net.absent).take(pa.array(first))
     asked = bitmap_of(first + (0 if removed else net.removed.num_rows))
@@ -384,7 +384,7 @@ def origin_differs(
 def _with_commits(
     work: TableWork, found: Sequence[Result], files: int
 ) -> Iterator[tuple[int, str, FileCommit | None]]:
-    """Yield numbers, texts and commits of the rows; commits only for the first ``files`` files."""
+    """Yield number, text and commit of each row; commits only for the first ``files`` files."""
     shown: list[ShownRows] = []
     for result in found:
         if isinstance(result, Failed):
@@ -398,7 +398,7 @@ def _with_commits(
         yield from ((at, text, by) for at, text in result.rows)
 
 
-# The proof of a batch: the findings of tasks are compared with what the fold expects.
+# The proof of a batch: what the tasks found is compared with what the fold expects.
 #
 # The result is, for each table, the positions to remove, or a ReplicationConflict that names table
 # and keys. The fold assumes that every row it removes exists exactly once and that no row it
@@ -415,8 +415,8 @@ def positions_to_delete(
     results: Sequence[Located | Candidates | Written],
     local: Callable[[Integers], LocalRows],
 ) -> Mapping[FileName, BitMap]:
-    """Return the positions of the rows that go, by file. ``local`` takes numbers of keys of
-    ``net.absent`` and returns the rows that have these keys. Raises ReplicationConflict."""
+    """Return the positions of the rows to delete, by file. ``local`` takes numbers of keys in
+    ``net.absent`` and returns the existing rows with these keys. Raises ReplicationConflict."""
     if net.copies is not None:
         return _choose(table, net, [r for r in results if isinstance(r, Candidates)])
     located = [r for r in results if isinstance(r, Located)]
@@ -473,8 +473,8 @@ def _found(results: Sequence[Located | Candidates | Written]) -> BitMap:
 def existing_rows(
     net: NetChange, results: Sequence[Located | Candidates | Written]
 ) -> np.ndarray | None:
-    """Return the numbers of the rows of ``net.absent`` that the table has; None if it has none of
-    them or if they are an error."""
+    """Return the numbers of the rows of ``net.absent`` that the table has; None if it has none, or
+    if an existing row is an error."""
     if net.existing is None:
         return None
     exist = _found(results) - BitMap(range(net.removed.num_rows))

@@ -37,8 +37,8 @@ def row_stream(
     old_prefix: str | None,
     identity: frozenset[str] | None,
 ) -> bytes:
-    """Return ``rows`` as an IPC stream. ``old_prefix``: of the old rows' columns, None without old
-    rows; ``identity``: names of the sent columns of old rows, None for all."""
+    """Return ``rows`` as an IPC stream. ``old_prefix``: begins the names of the old rows' columns,
+    None without old rows; ``identity``: the columns of old rows that are sent, None for all."""
     columns: dict[str, pa.ChunkedArray] = {}
     for place, attribute in enumerate(relation.attributes):
         if new:
@@ -54,7 +54,7 @@ def row_stream(
 
 
 def read_row_stream(data: bytes, count: int) -> ChangedColumns:
-    """Read the columns from the stream of ``row_stream``. ``count``: of the rows."""
+    """Read the columns from the stream of ``row_stream``. ``count``: the number of rows."""
     with pa.ipc.open_stream(data) as reader:
         table = reader.read_all().combine_chunks()
     sides: dict[str, dict[int, pa.Array]] = {_NEW: {}, _OLD: {}}

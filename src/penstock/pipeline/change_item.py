@@ -1,6 +1,6 @@
 """Change items: the changes of one table as a task gets them, and rows stored by an earlier job.
 
-An item names the parts of files whose rows went or came, and how the table is published. Items are
+An item names parts of files with removed and added rows, and how the table is published. Items are
 frozen values that cross to executors. The earlier job divides large changes and writes their rows
 to the staging area; this module reads them. ``publish_changes`` runs both jobs.
 """
@@ -48,7 +48,7 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The record batches ``runs`` of a file in the staging area. ``size``: bytes of the file."""
+    """Rows in the staging area: record batches ``runs`` (numbers) of a file of ``size`` bytes."""
 
     uri: str
     size: int
@@ -60,10 +60,10 @@ class ChangeItem:
     """One table's changes, or a share of them.
 
     ``work``: number of the table in the transaction. ``header``: the head of each message
-    (``xlog_data_head``). ``xid``: of a streamed transaction. ``divided``: it is a share with all
-    rows of its keys (``publish_changes.shares``). ``pairs``: files that record which new row was
-    which old one, if the writer made them. ``as_rows``: output plugins want rows as columns, and no
-    messages.
+    (``xlog_data_head``). ``xid``: of a streamed transaction. ``divided``: the item is a share, with
+    all rows of its keys (``publish_changes.shares``). ``pairs``: files that record which old row
+    became which new row, if the writer made them. ``as_rows``: make columns for output plugins
+    instead of messages.
     """
 
     work: int

@@ -39,7 +39,7 @@ NOT_SENT: Final = "(not sent)"
 
 
 Stamped = Callable[[Integers], Mapping[str, pa.Array]]
-"""A function that makes the metadata columns of changes from the sequences of their messages."""
+"""A function that makes the metadata columns of changes from the numbers of their messages."""
 
 
 def unstamped(_sequence: Integers) -> Mapping[str, pa.Array]:
@@ -51,7 +51,7 @@ def unstamped(_sequence: Integers) -> Mapping[str, pa.Array]:
 class Changes:
     """Row changes of one table in order; row i of every part belongs to change i.
 
-    ``sequence``: of the messages. ``new`` and ``old`` have the target's columns; ``old`` is None if
+    ``sequence``: message numbers. ``new`` and ``old`` have the target's columns; ``old`` is None if
     no change has an old tuple. ``unchanged``: column -> mask of changes whose new cell is an
     unchanged TOASTed value that the old tuple lacks, too. ``stamps``: names of the metadata
     columns.
@@ -96,8 +96,8 @@ class Changes:
         )
 
     def met(self, which: Mask, key: Sequence[str], local: LocalRows) -> Met:
-        """Report changes that give a row the key of another one. ``local``: those other rows, by
-        positions of the changes."""
+        """Report changes that give a row the key of an existing row. ``local``: the existing rows,
+        by positions of the changes."""
         updates = which & (self.operation == UPDATE)
         at = np.flatnonzero(which)[:KEPT]
         rows = self.new.take(pa.array(at))
@@ -113,8 +113,8 @@ class Changes:
         )
 
     def differs(self, which: Mask, key: Sequence[str], local: LocalRows) -> OriginDiffers:
-        """Report changes of rows that others have written. ``local``: those rows, by positions of
-        the changes."""
+        """Report changes of rows that others have written. ``local``: the rows, by positions of the
+        changes."""
         updates = which & (self.operation == UPDATE)
         at = np.flatnonzero(which)[:KEPT]
         return OriginDiffers(
@@ -147,8 +147,8 @@ class Changes:
         return rows
 
     def _identities(self, which: Mask, columns: Sequence[str]) -> pa.Table:
-        """Return the identities of the first KEPT of them, from their old tuples, or from the new
-        tuple if no old one was sent."""
+        """Return the identities of the first KEPT changes of the mask, each from its old tuple, or
+        from the new one if no old tuple was sent."""
         at = np.flatnonzero(which)[:KEPT]
         new = self.new.select(columns).take(pa.array(at))
         if self.old is None:
@@ -161,7 +161,7 @@ class Changes:
 
 
 def restamped(rows: pa.Table, names: Sequence[str], source: Integers, of: pa.Table) -> pa.Table:
-    """Return rows with the metadata columns of the rows ``source`` of the table ``of``."""
+    """Return ``rows`` with metadata columns from ``of``, where row i takes those of source[i]."""
     for name in names:
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, rows.schema.field(at), of[name].take(pa.array(source)))
@@ -169,7 +169,7 @@ def restamped(rows: pa.Table, names: Sequence[str], source: Integers, of: pa.Tab
 
 
 def _without(rows: pa.Table, position: int, which: Mask) -> pa.Table:
-    """Return the rows with NULL in that column where ``which`` is true."""
+    """Return the rows with NULL in the column at ``position`` where ``which`` is true."""
     values = rows.column(position)
     kept = pc.if_else(pa.array(~which), values, pa.nulls(len(values), values.type))
     return rows.set_column(position, rows.schema.field(position), kept)
@@ -187,11 +187,11 @@ def unify(
     columns.
 
     A column that a batch's relation lacks has its default in inserted rows (NULL if it was added
-    later). In updated rows the node's own column keeps its value; in a table without a key it is
-    NULL, also in the rows to search for (slot_store_data). A generated column is NULL until the row
-    is written. ``stamped`` makes the metadata columns, ``draw`` returns values of sequences. Raises
-    RelationChanged if a batch has a column that the target lacks or has with another type, and the
-    errors of ``draw``.
+    later). In updated rows a column of the node's own keeps its value; in a table without a key it
+    is NULL, also in the old rows to search for (slot_store_data). A generated column is NULL until
+    the row is written. ``stamped`` makes the metadata columns, ``draw`` returns sequence values.
+    Raises the errors of ``draw``; RelationChanged if a batch has a column that the target lacks or
+    has with another type.
     """
     parts = [
         _map(table, schema, batch, int(np.searchsorted(batch.sequence, start)), stamped, draw)
@@ -252,7 +252,7 @@ def _map(
                 new = new.set_column(position, new.schema.field(position), values)
             continue
         if column.attribute.generation is not None:
-            continue  # made when the row is whole
+            continue  # computed once the row is complete
         if column.local and column.source not in sent:
             kept = batch.operation[first:] == UPDATE
             if not schema.key:
@@ -285,8 +285,8 @@ def _map(
 def stamp_of(
     column: Column, stamps: Mapping[str, pa.Array], operation: np.ndarray
 ) -> pa.Array | None:
-    """Return a metadata column of changes; for a DELETE the value of the row that stays. None: its
-    values are not known."""
+    """Return a metadata column of changes, or None if its values are unknown. A DELETE has the
+    value for the row that it leaves behind as a dead row."""
     if column.source != DELETED_AT:
         values = stamps.get(column.name)
         return None if values is None else values.cast(column.type)
@@ -336,7 +336,7 @@ def _column(
         return filled(column, len(inserted), datetime.now(UTC))
     array = batch.column(position)
     if not column.own and is_wider(array.type, column.type):
-        return array.cast(column.type)  # sent before the column got its type
+        return array.cast(column.type)  # sent before the column became wider
     sent = types[column.source]
     fits = column.converts and takes(column, sent)
     if not fits and (column.converts or array.type != column.type):

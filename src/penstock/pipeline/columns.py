@@ -35,8 +35,8 @@ def _chunks(array: pa.Array | pa.ChunkedArray) -> Iterable[pa.Array]:
 
 
 def signs(columns: Iterable[tuple[str, pa.DataType]]) -> list[str]:
-    """Return expressions to compare in addition to the columns, given as SQL and type: in DuckDB -0
-    equals 0, at any depth of a nested value."""
+    """Return expressions to compare besides ``columns`` (SQL, type). For DuckDB -0 equals 0; these
+    expressions tell them apart, at any depth of a nested value."""
     return [sign for column, kind in columns for sign in _signs(column, kind, 0)]
 
 

@@ -1,11 +1,11 @@
-"""Compaction: make large files of small ones, and rewrite files that have many dead rows.
+"""Compaction: merge small files into large ones, and rewrite files that have many deleted rows.
 
 The table's next version holds the same rows in other files (dataChange = false). Readers of older
 versions keep the old files until VACUUM.
 
 There are two steps, so that batches need not wait. ``rewrite`` works on one version of a table, in
 any thread. ``put_in_place`` runs in the thread that commits to the table, and is quick. A rewrite
-keeps the order of live rows, so rows deleted in between can be found and deleted in the new files.
+keeps the order of live rows, so rows deleted meanwhile can be found and deleted in the new files.
 If half of the old files are gone, or the table was replaced or has other columns, nothing is put in
 place. ``subscription.upkeep`` decides when to compact, and handles a lost race.
 """
@@ -39,18 +39,17 @@ log = logging.getLogger(__name__)
 
 _OPERATION: Final = "OPTIMIZE"
 _APP_ID: Final = "penstock.compaction"
-"""The marker of our commits if the newest commit has none."""
+"""The app id of our commits' marker if the newest commit has no marker."""
 _SECONDS_PER_BYTE: Final = 3e-8
 HERE_SECONDS: Final = 0.25
-"""The estimated work to do in this process: a job would not do less, and no batch waits.
-"""
+"""The estimated work up to which a rewrite runs in this process: a job would cost as much."""
 _CORES: Final = 0.5
-"""The part of the cluster's cores for compaction; the batches have the others."""
+"""The part of the cluster's cores that compaction uses; the rest is left to the batches."""
 
 
 @dataclass(frozen=True)
 class TableAt:
-    """A table at a version, which no longer changes; for use in another thread than its own."""
+    """A table at one version: a value that other threads than the table's may use."""
 
     name: str
     uri: str
@@ -95,11 +94,11 @@ class Rewritten:
 
     @property
     def new(self) -> list[WrittenFile]:
-        """The files that no log entry names yet."""
+        """The files that the Delta log does not name yet."""
         return [file for _, written in self.groups for file in written]
 
     def remove(self) -> None:
-        """Remove the new files, which are not needed."""
+        """Remove the new files: they are not needed."""
         for file in self.new:
             self.at.storage.remove(f"{self.at.uri}/{file.path}")
 
@@ -126,7 +125,7 @@ def _is_by(file: DataFile, at: TableAt, own: str) -> bool:
 def compact(spark: Spark, table: DeltaTable, options: CompactOptions) -> int:
     """Rewrite the files that are due and commit; return the number of files rewritten.
 
-    Raises StorageError, and CommitConflict if another writer was first. The table is unharmed then,
+    Raises StorageError; CommitConflict if another writer was first. The table is unharmed then,
     nothing is staged and the new files are removed.
     """
     if table.has_staged:
@@ -142,8 +141,8 @@ def compact(spark: Spark, table: DeltaTable, options: CompactOptions) -> int:
 def rewrite(
     spark: Spark, at: TableAt, chosen: Sequence[DataFile], options: CompactOptions
 ) -> Rewritten:
-    """Write the live rows of files to new ones, in a Spark job, or without one if it is little
-    work. Raises StorageError, which leaves no files behind, and Spark's errors."""
+    """Write the live rows of files to new files, in a Spark job, or without a job if it is little
+    work. Raises Spark's errors; StorageError, after which no new files are left."""
     groups = _groups(chosen, options)
     items = [
         (sum(file.size for file in group) * _SECONDS_PER_BYTE, _item(at, group, options))
@@ -155,12 +154,12 @@ def rewrite(
 
 
 def put_in_place(table: DeltaTable, done: Rewritten) -> bool:
-    """Commit the new files without the rows deleted since. Return False if they no longer fit; they
-    are removed then. The commit repeats the marker of the newest one, because the rows and their
-    position stay the same.
+    """Commit the new files without the rows deleted since. If the files no longer fit, remove them
+    and return False. The commit repeats the newest commit's marker, because the table's rows and
+    LSN stay the same.
 
-    Raises StorageError, and CommitConflict if another writer was first. Nothing is staged then, and
-    the new files are removed unless the commit may have taken place.
+    Raises StorageError; CommitConflict if another writer was first. Nothing is staged then, and the
+    new files are removed unless the commit may have taken place.
     """
     if not _fits(table, done):
         done.remove()
@@ -200,9 +199,9 @@ def _fits(table: DeltaTable, done: Rewritten) -> bool:
 
 
 def _deleted_since(table: DeltaTable, done: Rewritten) -> dict[str, BitMap]:
-    """Return, by path of new file, the positions of the rows deleted since in the old ones. If an
-    old file is gone, these are all of its rows: they were deleted, or another writer has moved them
-    to other files."""
+    """Return, by path of new file, the positions of rows that have been deleted from the old files
+    since. If an old file is gone, these are all of its rows: they were deleted, or another writer
+    has moved them to other files."""
     found: dict[str, BitMap] = {}
     for sources, written in done.groups:
         deleted = []
@@ -216,7 +215,7 @@ def moved_positions(
     sources: Sequence[tuple[DataFile, BitMap]], written: Sequence[WrittenFile]
 ) -> dict[str, BitMap]:
     """Return the positions in new files, by path, of rows deleted since the rewrite. ``sources``:
-    files as they were rewritten, with all positions deleted in them now; ``written``: the files
+    the rewritten files, each with all positions that are deleted in it now; ``written``: the files
     that hold, one after the other, the rows that were alive."""
     found: list[np.ndarray] = []
     first = 0
@@ -236,7 +235,7 @@ def moved_positions(
 
 
 def commit_again(table: DeltaTable, operation: str) -> None:
-    """Commit staged files that change no row, and repeat the marker of the newest commit."""
+    """Commit staged files that change no row, with the marker of the newest commit."""
     app_id = table.last_app_id
     marker = None if app_id is None else table.transaction_version(app_id)
     if app_id is None or marker is None:
@@ -307,8 +306,8 @@ def _damaged(at: TableAt, found: int, expected: int) -> PenstockError:
 
 _CLASSES: Final = 4
 _WIDTH: Final = 8
-"""The size of a class relative to the class below. The cost of the smallest files is that of
-opening them."""
+"""The size of a class relative to the class below. The lowest class has no lower limit: the cost of
+such files is that of opening them."""
 
 _Partition = tuple[tuple[str, str | None], ...]
 
@@ -317,11 +316,11 @@ _Partition = tuple[tuple[str, str | None], ...]
 class CompactOptions:
     """Thresholds for compacting a table, and limits for one run.
 
-    ``small_files``: the most files of less than ``small_bytes`` of live rows that a table keeps,
-    not counting files that are alone in their partition. ``dead_ratio``: larger files are rewritten
-    when this part of their rows is dead. ``max_bytes``: of files in one run. ``batch_bytes``: Arrow
-    data that a task reads at a time. ``own``: an app id; files known to be written by another app
-    stay as they are. None: no check.
+    ``small_files``: the most small files (less than ``small_bytes`` of live rows) that a table
+    keeps, not counting files that are alone in their partition. ``dead_ratio``: larger files are
+    rewritten when this part of their rows is deleted. ``max_bytes``: bytes of files in one run.
+    ``batch_bytes``: Arrow data that a task reads at a time. ``own``: an app id; files known to be
+    written by another app stay as they are. None: no check.
     """
 
     small_files: int = 32

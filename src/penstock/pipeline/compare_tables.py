@@ -49,24 +49,24 @@ from penstock.pipeline.tasks import Failed
 from penstock.walreceiver.conninfo import ConnInfo
 
 HERE_BYTES: Final = 1 << 30
-"""The bytes of both sides to compare in this process, in half a minute. A Spark session takes ten
-seconds to start, and more memory than the node's own."""
+"""The most bytes of both sides to compare in this process; they take half a minute. A Spark session
+takes ten seconds to start, and more memory than the node itself."""
 _TOLD_ROWS: Final = 100_000
 """The approximate number of rows to read one by one, on both sides of a table, to find the
 differences."""
 _DESCRIPTION: Final = "penstock: verify"
 _CHECK_INTERVAL_S: Final = 0.5
 _ITEMS_PER_CORE: Final = 4
-"""The items per core in a wave of Spark's. Progress is reported between waves."""
+"""The items per core in one wave of Spark tasks. Progress is reported between waves."""
 _ITEM_COST: Final = 128 << 10
-"""Bytes that are read in the time that an item takes to begin and end."""
+"""The overhead of an item, as the bytes that could be read in that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
     """A differing row. ``kind``: ``missing`` or ``extra`` at the node, ``different``, or
     ``doubled``: the node has it more often. ``key``: (column, text) of the columns that identify
-    it. ``columns``: those that differ, if known. ``count``: of such equal rows."""
+    the row. ``columns``: names of differing columns, if known. ``count``: number of equal rows."""
 
     kind: str
     key: tuple[tuple[str, str | None], ...]
@@ -88,8 +88,8 @@ class TableDifference:
 
 @dataclass(frozen=True, slots=True)
 class CompareProgress:
-    """The estimated bytes read, and to be read, on both sides of all tables. ``again``: they are
-    read again to find the differing rows."""
+    """The estimated bytes read, and to be read, on both sides of all tables. ``again``: tables are
+    read a second time to find the differing rows."""
 
     bytes: int
     bytes_total: int
@@ -99,13 +99,13 @@ class CompareProgress:
 # Digests of a table's rows, by which two copies of it are compared. This runs inside tasks.
 #
 # An item is a unit of the publisher's table at an exported snapshot, or a data file of the node's
-# at a version. The functions that copy and read them return the same Arrow columns. The result is
+# table at a version. The functions that read them return the same Arrow columns. The result is
 # the number of rows and the sum of their hashes for each of ``BUCKETS``, or each row of some
 # buckets.
 #
 # A row belongs to a bucket by its key, a row without a key by all its values. Sums do not depend on
-# the order of rows, nor on how a table is divided. Two tables with the same digests are equal but
-# for an accident of one in 2^64. Differing rows are then searched in the differing buckets.
+# the order of rows, nor on how a table is divided. Different tables have the same digests with a
+# probability of 2^-64. Differing rows are searched in the differing buckets only.
 
 BUCKETS: Final = 4096
 """The number of buckets of a table. It bounds the result of a task."""
@@ -117,8 +117,8 @@ Hashes = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class DigestColumn:
-    """A compared column, which has the publisher's name in the batches. ``key``: it is one of the
-    columns that identify a row."""
+    """A compared column; batches have it under the publisher's name. ``attribute.key``: it is one
+    of the columns that identify a row."""
 
     attribute: Attribute
     type: pa.DataType
@@ -127,8 +127,8 @@ class DigestColumn:
 @dataclass(frozen=True)
 class NodeRows:
     """A file of the node's table, with the table's columns by their names at the publisher.
-    ``live``: the column that is NULL in live rows, if the file may hold dead ones, which are not
-    compared. ``range``: only rows in it are compared."""
+    ``live``: the column that is NULL in live rows, if the file may have dead rows; these are not
+    compared. ``range``: only rows in this key range are compared."""
 
     storage: Storage
     table_uri: str
@@ -162,7 +162,7 @@ class Digests:
 
 @dataclass(frozen=True)
 class ToldRow:
-    """Equal rows. ``key``: the texts of the key's columns, or of all columns if there is no key;
+    """A row. ``key``: the texts of the key's columns, or of all columns if there is no key;
     ``hashes``: one for each column; ``key_hash``: equal for rows with the same key."""
 
     key_hash: int
@@ -185,8 +185,8 @@ _Interrupt = Callable[[], None] | None
 
 
 def run_digest(item: DigestItem, interrupt: _Interrupt = None) -> Iterator[Digested]:
-    """Read an item, in a task. An error comes back as a value, and concerns the table only.
-    ``interrupt``: called while waiting for the publisher; its errors come back likewise."""
+    """Read an item, in a task. Errors are returned as values: they concern only the table.
+    ``interrupt``: called while waiting for the publisher; its errors are returned as well."""
     here = isinstance(item.rows, NodeRows)
     try:
         if item.listed is None:
@@ -214,7 +214,7 @@ def _batches(item: DigestItem, interrupt: _Interrupt) -> Generator[pa.RecordBatc
 
 
 def _comparable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace variants by texts, as each writer chooses the bytes of a variant."""
+    """Replace variants by text: writers may encode equal variants as different bytes."""
     for at, column in enumerate(batch.schema):
         if column.type == VARIANT:
             batch = batch.set_column(at, column.name, compared_text(batch.column(at)))
@@ -322,8 +322,8 @@ def _row_hash(columns: Sequence[DigestColumn]) -> str:
 
 
 def _hash(numbers: Sequence[int], columns: Sequence[DigestColumn]) -> str:
-    """Hash by value, but distinguish -0 from 0. DuckDB's hash of a list is that of its elements, so
-    NULL, {} and {NULL} have the same: their nullness and length are hashed, too."""
+    """Hash by value, but distinguish -0 from 0. DuckDB hashes only a list's elements, so that NULL,
+    {} and {NULL} have one hash: therefore hash also whether it is NULL, and its length."""
     named = [(f"c{n}", column.type) for n, column in zip(numbers, columns, strict=True)]
     lists = [name for name, kind in named if pa.types.is_list(kind)]
     told = [each for name in lists for each in (f"{name} IS NULL", f"len({name})")]
@@ -338,7 +338,7 @@ class _Side:
 
 @dataclass(slots=True)
 class _Compared:
-    """The state of a table's comparison. ``items``: with their sizes."""
+    """The state of a table's comparison. ``items``: (bytes, item) of both sides."""
 
     columns: tuple[DigestColumn, ...]
     items: list[tuple[int, DigestItem]]
@@ -356,7 +356,7 @@ class _Compared:
         return sorted((int(bucket) for bucket in found), key=lambda bucket: int(rows[bucket]))
 
     def told_buckets(self) -> tuple[int, ...]:
-        """Return the buckets whose rows are read one by one: the first, and as many as fit."""
+        """Return the buckets whose rows are read one by one: up to _TOLD_ROWS, at least one."""
         rows, chosen = 0, list[int]()
         for bucket in self.differing():
             rows += int(self.node.count[bucket] + self.publisher.count[bucket])
@@ -371,7 +371,7 @@ _Running = Future[list[Digested]]
 
 
 class Comparison:
-    """Run one round. ``check``: raises if the round has to end; called about twice a second."""
+    """One comparison of tables. ``check``: called about twice a second; raises to end it."""
 
     def __init__(
         self,
@@ -476,7 +476,7 @@ class Comparison:
                 self._progress(CompareProgress(done, total, again))
 
     def _here(self, items: Sequence[_Sized]) -> Generator[tuple[int, Sequence[Digested]]]:
-        """Yield results with the sizes of their items, as they come."""
+        """Yield (bytes, results) of each item as it is done."""
         threads = min(self._options.connections, os.cpu_count() or 1)
         ended = threading.Event()
 
@@ -499,8 +499,8 @@ class Comparison:
                     future.cancel()
 
     def _by_spark(self, items: Sequence[_Sized]) -> Generator[tuple[int, Sequence[Digested]]]:
-        """Yield the same from Spark, in waves. Another thread runs them, since this one continues
-        to check."""
+        """Yield (bytes, results) of each wave of Spark tasks. Another thread runs the waves, while
+        this one calls ``check``."""
         context = self._spark.sparkContext
         count = context.defaultParallelism * _ITEMS_PER_CORE
         group = f"penstock-verify-{uuid.uuid4()}"
@@ -577,7 +577,7 @@ def _scanned(table: DeltaTable, compared: Sequence[Column]) -> tuple[ScanColumn,
 
 def _null_in_live_rows(source: CopySource, table: DeltaTable) -> ScanColumn | None:
     """Return the column that is NULL in live rows, if any: the publisher has no dead rows, so the
-    node's are not compared."""
+    node's dead rows are not compared."""
     if source.table.schema.deleted_at is None:
         return None
     column = table.schema.by_source[DELETED_AT]
@@ -618,7 +618,7 @@ def _difference(table: _Compared, examples: int) -> TableDifference:
 
 
 def _row_differences(table: _Compared) -> Iterator[RowDifference]:
-    """Pair rows with the same key; rows left on one side are missing, extra or doubled."""
+    """Pair rows with the same key; rows without a partner are missing, extra or doubled."""
     compared = [column.attribute for column in table.columns]
     keys = [a.name for a in compared if a.key] or [a.name for a in compared]
     known = {row.key_hash for row in table.published}

@@ -19,9 +19,9 @@ ERROR: Final = "error"
 APPLY_REMOTE: Final = "apply_remote"
 KEEP_LOCAL: Final = "keep_local"
 CONFLICT_RESOLUTIONS: Final = (ERROR, APPLY_REMOTE, KEEP_LOCAL)
-"""The resolutions for a change that gives a row an existing key: the change stops the subscription;
-its row replaces the existing one; the change is skipped, and later changes of the key change the
-existing row."""
+"""The resolutions for a change that gives a row an existing key. ``error``: stop the subscription;
+``apply_remote``: replace the existing row; ``keep_local``: skip the change, and let later changes
+of the key change the existing row."""
 EXISTS: Final = "Key already exists"
 KEYS_NAMED: Final = 10
 _VALUE_LENGTH: Final = 64
@@ -85,9 +85,9 @@ def key_exists(
     local: LocalRow | None,
 ) -> KeyExists:
     """Return PostgreSQL 18's report of a conflict (ReportApplyConflict). ``remote_row``: the row
-    that the first change would have made; ``replica_identity``: that of the changed row if the
-    change is an UPDATE; both as ``shown_rows`` prints them. ``local``: the row that has the key.
-    Callers that know more names complete the first line of DETAIL."""
+    that the first change would have made; ``replica_identity``: the changed row's if the change is
+    an UPDATE; both as ``shown_rows`` prints them. ``local``: the row that has the key. Callers that
+    know the unique index and the origin add them to the first line of DETAIL."""
     kind: type[KeyExists] = InsertExists if replica_identity is None else UpdateExists
     which = "insert" if kind is InsertExists else "update"
     told = [describe_keys(keys.slice(0, 1))]

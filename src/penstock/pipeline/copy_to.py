@@ -58,7 +58,7 @@ class Encoding(Enum):
 class CopyColumn:
     """A column to read. ``sent``: it is part of the copy, not only of the filter.
 
-    ``printed``: returns the texts that are sent for its values, in any format.
+    ``printed``: returns the texts that are sent for its values, in text and in binary format.
     """
 
     scanned: ScanColumn
@@ -70,8 +70,8 @@ class CopyColumn:
 
 @dataclass(frozen=True)
 class CopyTable:
-    """A table at a version; columns in the order of the copy. ``files``: those of the version,
-    None: read its log. ``keys``: only files that may have one of them are read; None: all are."""
+    """A table at a version; columns in the order of the copy. ``files``: the version's, None: read
+    the Delta log. ``keys``: read only files that may have one of these keys, None: read all."""
 
     uri: str
     version: int
@@ -84,8 +84,8 @@ class CopyTable:
 class CopyItem:
     """Rows of a file, about ``size`` bytes when sent.
 
-    ``predicate``: DuckDB's SQL over PostgreSQL's names, None: all rows. ``folder``: of this copy,
-    in the staging area. ``packed``: put many rows into a message.
+    ``predicate``: DuckDB's SQL over PostgreSQL's names, None: all rows. ``folder``: this copy's in
+    the staging area. ``packed``: put many rows into a message.
     """
 
     storage: Storage
@@ -133,9 +133,9 @@ def copy_to(
     """Yield (rows, CopyData messages) in portions. ``staging``: URI of a folder. ``packed``: for
     readers that do not mind where a message ends.
 
-    A portion without rows continues the message before, which is longer than a portion. Raises
-    VersionGone, StorageError, and ConnectionFailure if a message could not be finished. Closing the
-    iterator early ends the work.
+    A portion with 0 rows continues the message before it, which was too long for one portion.
+    Raises VersionGone, StorageError; ConnectionFailure if a message could not be finished. Closing
+    the iterator early ends the work.
     """
     encoding = Encoding.BINARY if binary else Encoding.TEXT
     copied = _read(spark, storage, tables, staging, predicate, encoding, packed=packed)
@@ -219,7 +219,7 @@ def _files(storage: Storage, table: CopyTable) -> Iterable[ScanFile]:
 
 
 def _messages_of(items: Iterable[CopyItem]) -> Iterator[tuple[int, bytes]]:
-    """Yield messages without a staging area, a job or a thread: these cost more than small work."""
+    """Yield messages of small work: a staging area, a job and a thread would cost more."""
     for item in items:
         for rows, messages in _encoded(item):
             yield rows, messages[:_PORTION_AT_MOST]
@@ -230,7 +230,7 @@ def _messages_of(items: Iterable[CopyItem]) -> Iterator[tuple[int, bytes]]:
 def _messages_of_waves(
     spark: Spark, storage: Storage, waves: Iterator[list[CopyItem]], folder: str
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield messages. One wave is made while the result of the one before is sent."""
+    """Yield messages. Each wave is made while the result of the wave before it is sent."""
     began, waited, rows = time.monotonic(), 0.0, 0
     with ThreadPoolExecutor(1, thread_name_prefix="copy") as pool:
         running: Future[list[EncodedFile]] | None = None
@@ -298,7 +298,7 @@ def run_copy(item: CopyItem) -> Iterator[EncodedFile | Failed]:
 
 
 def _copy(item: CopyItem) -> EncodedFile:
-    """Encode an item into a file. Its name belongs to this attempt: Spark may run a task twice."""
+    """Encode an item into a file with a name of its own: Spark may run a task twice."""
     portions: list[tuple[int, int]] = []
     uri = f"{item.folder}/{uuid.uuid4()}"
     make_folder(item.folder)
@@ -312,7 +312,7 @@ def _copy(item: CopyItem) -> EncodedFile:
 
 
 def _encoded(item: CopyItem) -> Iterator[tuple[int, bytes]]:
-    """Yield (rows, messages) of about a portion."""
+    """Yield (rows, messages), about a portion each."""
     scanned = list(dict.fromkeys(column.scanned for column in item.columns))
     for batch in scan(item.storage, item.table_uri, item.file, scanned):
         for rows in _parts(_filter_rows(batch, item.predicate)):
@@ -320,7 +320,7 @@ def _encoded(item: CopyItem) -> Iterator[tuple[int, bytes]]:
 
 
 def _parts(batch: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
-    """Yield rows of about a portion."""
+    """Yield batches of about a portion each."""
     for part in batch.to_batches() if isinstance(batch, pa.Table) else [batch]:
         yield from slices(part, _PORTION)
 
@@ -364,15 +364,15 @@ def _stream(rows: pa.RecordBatch) -> bytes:
 # Division of a table for COPY: files into shares for tasks, shares into waves for jobs.
 #
 # Files are divided in order; a share is a file and a run of its rows. The first wave is small, so
-# that the client has work soon; each further one is twice as large. Sizes are estimates of the rows
-# as COPY sends them: the size of a file depends on how well its columns compressed, not on their
+# that the client gets rows soon; each further wave is twice as large. Sizes estimate the rows as
+# COPY sends them: the size of a file depends on how well its columns compressed, not on their
 # length.
 
 _FIRST_WAVE_BYTES: Final = 8 << 20
 _WAVE_BYTES: Final = 256 << 20
 _SHARE_BYTES: Final = 32 << 20
-"""The largest share. Small shares read too much, as each reads its row group from the beginning.
-"""
+"""The bytes of a share at most. Smaller shares would read too much: each reads its row group from
+the beginning."""
 _SHARES: Final = 2
 """The least number of shares in a wave."""
 _VALUE_BYTES: Final = 16

@@ -1,9 +1,9 @@
 """Dead rows: deleted rows that stay (``soft_delete``), written again with a mark. This runs inside
 tasks.
 
-A task has just located some rows of a data file, or takes all live ones. It writes them, with the
+A task has just located some rows of a data file, or takes all live rows. It writes them, with the
 values of their metadata columns, to WrittenFiles that are not yet in the table. A row stays in the
-table where it was found. Memory: a run of rows of the file at a time.
+table where it was found. Only one run of the file's rows is in memory at a time.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class DeadRows:
 
 @dataclass(frozen=True)
 class EndAllItem:
-    """A file whose live rows are all deleted and stay. ``deleted_at``: the column that is NULL in
-    live rows; ``stamps``: values of metadata columns; ``part``: the number of the file's table
-    among those of the work; ``partition_values``: as in DataFile."""
+    """A file whose live rows are all deleted and stay as dead rows. ``deleted_at``: the column that
+    is NULL in live rows; ``stamps``: values of metadata columns; ``part``: the number of the file's
+    table among the work's tables; ``partition_values``: as in DataFile."""
 
     work: int
     storage: Storage
@@ -67,7 +67,7 @@ class EndAllItem:
 
 
 def write_dead(dead: DeadRows, file: LocateItem, hits: Hits) -> list[WrittenFile]:
-    """Write the rows of ``hits`` that stay, and return the new files. Raises StorageError."""
+    """Write the rows of ``hits`` that become dead; return the new files. Raises StorageError."""
     rows = dead.rows.table()
     position, index = hits.of(rows["old"].to_numpy())
     if not len(position):
@@ -118,7 +118,7 @@ def _marked(
     stamps: _Stamps,
 ) -> Iterator[pa.Table]:
     """Yield the rows at ``position``, ascending, run by run in the columns of the table. ``given``:
-    the values of the columns that it is partitioned by."""
+    the values of its partition columns."""
     there = parquet.schema_arrow.names
     held = [name for name in schema.names if name in there and name not in given]
     for here, rows in read_rows(parquet, held, position):

@@ -26,7 +26,7 @@ from penstock.sql.to_duckdb.duckdb_errors import postgres_error
 from penstock.sqlstate import OutOfMemory
 
 MEMORY: Final = "1GiB"
-"""The memory limit of a connection; the rest goes to this machine's folder for temporary files."""
+"""The memory limit of a connection; DuckDB spills the rest to the folder for temporary files."""
 _OUT_OF_MEMORY: Final = "Out of Memory Error"
 _local: Final = threading.local()
 _idle: Final[deque[duckdb.DuckDBPyConnection]] = deque()
@@ -37,7 +37,7 @@ _of_the_parent: Final[list[duckdb.DuckDBPyConnection]] = []
 
 
 def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
-    """Return the error for the user: some of DuckDB's work cannot use its temporary files."""
+    """Return the user's error: parts of DuckDB's work cannot spill to disk."""
     return OutOfMemory(
         "out of memory",
         detail=f"DuckDB in a task: {error}",
@@ -57,7 +57,7 @@ def query_error(error: duckdb.Error) -> PenstockError:
 
 
 def connection() -> duckdb.DuckDBPyConnection:
-    """Return this thread's in-memory DuckDB, single-threaded as Spark gives a task one core."""
+    """Return this thread's in-memory DuckDB. It has one thread: Spark gives a task one core."""
     found: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
     if found is None:
         found = connect()
@@ -68,7 +68,7 @@ def connection() -> duckdb.DuckDBPyConnection:
 def connect() -> duckdb.DuckDBPyConnection:
     """Open a connection that only the caller uses.
 
-    Extensions are neither installed nor loaded by themselves: an executor must not download.
+    DuckDB may not install or load extensions by itself: an executor must not download.
     """
     opened = duckdb.connect(
         config={
@@ -97,8 +97,8 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Keep the parent's connections open, and unused. A connection has a thread, which a fork does
-    not have: closing it there would crash, and Python would close those that other threads held."""
+    """Keep the parent's connections open, and unused. A connection's thread does not survive the
+    fork, so that closing it would crash; without a reference Python would close it."""
     _idle.clear()
     _local.__dict__.clear()
     _open.clear()
@@ -114,8 +114,8 @@ os.register_at_fork(
 
 @contextmanager
 def lent() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Lend an empty connection for exclusive use; an idle one, if there is one. Borrowers leave
-    nothing in it. It is closed after an error."""
+    """Lend an empty connection for exclusive use, if possible an idle one. Borrowers must leave
+    nothing in it. After an error it is closed."""
     try:
         duck = _idle.pop()
     except IndexError:
@@ -134,7 +134,7 @@ def lent() -> Iterator[duckdb.DuckDBPyConnection]:
 def read_from(duck: duckdb.DuckDBPyConnection, sql: str, rows: int) -> Iterator[pa.RecordBatch]:
     """Yield a query's rows, at most ``rows`` in a batch. Raises duckdb.Error at the row that fails.
 
-    After the first batch an error comes as Arrow's OSError, with DuckDB's text in it.
+    Arrow reports errors after the first batch as OSError with DuckDB's text: these are converted.
     """
     reader = duck.sql(sql).to_arrow_reader(rows)
     try:
@@ -152,7 +152,7 @@ def read_into(
     schema: pa.Schema,
     batches: Iterator[pa.RecordBatch],
 ) -> None:
-    """Make a table of scanned batches. Raises the errors of the scan, which DuckDB would wrap."""
+    """Create the table ``name`` from scanned batches. Raises the scan's errors unwrapped."""
     errors: list[Exception] = []
 
     def guarded() -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from penstock.pipeline.duck import connection, query_error
 from penstock.sqlstate import NumericValueOutOfRange
 
 _TOLD: Final = "<penstock {} {} penstock>"
-"""The form of an error in an exception's text, as Spark gives the driver only that text."""
+"""The form of an error in an exception's text, because Spark gives the driver only that text."""
 _RETOLD: Final = re.compile(r"<penstock (\w{5}) (.*?) penstock>", re.DOTALL)
 _ROW = "row_of_batch"
 _VALUE = "value_of_row"
@@ -28,8 +28,8 @@ _VALUE = "value_of_row"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A compiled expression. ``columns``: names of the arguments; ``tables``: those that subqueries
-    read, by the names of their relations."""
+    """A compiled expression. ``columns``: names of the arguments; ``tables``: the tables that
+    subqueries read, by the names of their relations."""
 
     sql: str
     relation: str
@@ -77,7 +77,7 @@ class Evaluation:
         for name, table in given.items():
             duck.register(name, table)
         try:
-            # A subquery may turn into a join, which has an order of its own.
+            # DuckDB may turn a subquery into a join, which changes the order of rows.
             found = duck.sql(
                 f"SELECT {self.sql} AS {_VALUE} FROM {self.relation} ORDER BY {_ROW}"
             ).to_arrow_table()
@@ -90,7 +90,7 @@ class Evaluation:
 
 
 def as_kept(values: pa.Array, type: pa.DataType) -> pa.Array:
-    """Return values of a statement in the form of a column of that type.
+    """Return values that a statement computed, cast to the type of the stored column.
 
     Raises PenstockError (22003: Delta's type is narrower than PostgreSQL's), ValueNotRepresentable
     (22008: infinity, and years that Delta does not have).
@@ -105,7 +105,7 @@ def as_kept(values: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 def error_in_text(text: str) -> PenstockError | None:
-    """Return the error of an evaluation from the text of an exception of Spark; None if it has
-    none."""
+    """Return the error of an evaluation from the text of Spark's exception; None if the text has no
+    such error."""
     found = _RETOLD.search(text)
     return None if found is None else PenstockError(found[2], sqlstate=found[1])

@@ -4,8 +4,8 @@ The ChangeBatches of one relation, in order and with the positions of TRUNCATEs,
 DuckDB groups the keys and sees only keys and positions. Values are picked by position from the
 Arrow columns in which they came, so no type is converted. Fold assumes that every row that a change
 names exists and that new keys do not; ``apply`` verifies this. If rows are missing, ``apply`` folds
-again without their changes, which PostgreSQL skips, too. If an existing key is not an error, it
-folds again and passes these keys.
+again without their changes, which PostgreSQL skips, too. If existing keys are not an error,
+``apply`` folds again and passes them.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ def fold(
 ) -> NetChange:
     """Return the net effect of ``batches`` and of TRUNCATEs at the message sequences ``truncates``.
 
-    ``batches``: of one relation, in the versions of its definition that the run saw. ``schema``:
-    the target's, which holds the columns of all of them. Changes and TRUNCATEs below
+    ``batches``: of one relation, perhaps with several versions of its definition. ``schema``: the
+    target's, which has the columns of all these versions. Changes and TRUNCATEs below
     ``from_sequence`` are skipped: the table has them already. ``schema.key`` == () makes the table
-    a multiset. ``with_versions``: also return the versions of rows in between; then no change may
-    precede a TRUNCATE. ``stamped``: makes the metadata columns. ``options``: the subscription's.
+    a multiset. ``with_versions``: also return every version of a row; then no change may precede a
+    TRUNCATE. ``stamped``: makes the metadata columns. ``options``: the subscription's.
     With ``conflict_resolution`` an inserted key may exist already. With ``soft_delete`` rows that
     existed before the run stay when they are deleted; the schema has ``deleted_at``, and no
     TRUNCATE is given. ``draw``: returns values of sequences for inserted rows, in the order of
@@ -153,8 +153,8 @@ def _not_updatable(table: str, schema: TableSchema, needed: set[str]) -> SchemaC
 @dataclass(frozen=True)
 class _KeyedFold:
     """The fold of a table with a key. ``skipped``: the changes left out so far; ``resolved``: the
-    changes known so far to meet a row of the target; ``replaces``: changes whose row replaces an
-    existing one."""
+    changes found so far whose new key exists already; ``replaces``: changes whose row replaces an
+    existing row."""
 
     table: str
     schema: TableSchema
@@ -212,23 +212,22 @@ class _KeyedFold:
         )
 
     def _dead(self, events: KeyEvents, found: Integers) -> _Dead:
-        """Return the deleted rows among those that existed before the run, or replaced one that
-        did."""
+        """Return the deleted rows that existed before the run, or that replaced such a row."""
         if not self.options.soft_delete or not np.any(self.changes.operation == DELETE):
             return _Dead(NONE_ENDED)
         every = ended(*events.grouped())
         return _Dead(every.take(np.isin(every.origin, found)))
 
     def _follows(self, totals: KeyTotals) -> bool:
-        """Return whether the changes of each key alternate, and begin with an insert after a
-        TRUNCATE. If not, some change missing rows."""
+        """Return whether the changes of each key alternate and, after a TRUNCATE, begin with an
+        insert. If not, there are changes of missing rows."""
         expected = totals.exists.astype(np.int64) - totals.existed
         emptied = self.truncate and np.any(totals.existed)
         return bool(np.all(totals.balance == expected) and not emptied)
 
     def _made_twice(self, events: KeyEvents, totals: KeyTotals) -> tuple[Integers, LocalRows]:
-        """Return the events that make a row for a key that already has one by an earlier change,
-        and those earlier rows. Raises ReplicationConflict if that is an error."""
+        """Return the events that create a key for which an earlier change has made a row, and these
+        earlier rows. Raises ReplicationConflict if that is an error."""
         expected = totals.exists.astype(np.int64) - totals.existed
         if not np.any(totals.balance > expected):
             return np.empty(0, np.int64), {}
@@ -248,7 +247,7 @@ class _KeyedFold:
 
     def _exists(self, table: str, event: Integers, keys: pa.Table, local: LocalRows) -> KeyExists:
         """Return the error for keys that exist. ``event``: the CREATEs of ``keys``, in order. The
-        message shows the first one as it came."""
+        message shows the first of their rows as the publisher sent it."""
         first = int(position(event[0]))
         row, identity = self.changes.told(first, keys.column_names)
         error = key_exists(table, keys, row, identity, local.get(first))
@@ -282,9 +281,9 @@ class _KeyedFold:
         return self.changes.differs(self._mask(found), self.schema.key, local)
 
     def _existing(self, there: Integers, found: Integers, local: LocalRows) -> NetChange:
-        """Fold again with existing keys. ``there``: first events of keys that the run makes
-        although the target has them, in the rows ``local``; ``found``: first events of the target's
-        other keys."""
+        """Fold again with existing keys. ``there``: first events of keys that the run creates
+        although the target has them (in the rows ``local``); ``found``: first events of the run's
+        other keys that the target has."""
         at = position(there)
         if self.options.conflict_resolution == KEEP_LOCAL and self._told_enough:
             with key_events(self.schema.key, self.changes) as events:
@@ -302,9 +301,9 @@ class _KeyedFold:
 
     @property
     def _told_enough(self) -> bool:
-        """Return whether enough changes were reported. The report of a skipped change shows the
-        existing row, which takes one fold for each link of a chain; after this the rest is found at
-        once."""
+        """Return whether enough changes were reported. Each report shows the existing row, which
+        takes one fold per link of a chain of conflicts. After KEPT reports the rest is found at
+        once, without rows."""
         return self.resolved is not None and len(self.resolved.at) >= KEPT
 
     def _told(self, met: Mask, local: LocalRows) -> Met:
@@ -328,9 +327,8 @@ class _Dead:
     rows: DeletedRows
 
     def with_rows(self, changes: Changes, last: Integers) -> tuple[Changes, Integers]:
-        """Return the changes, and ``last``, the positions of changes that write rows, together with
-        the changes that wrote the last versions of dead rows. The latter get the metadata columns
-        of the DELETEs."""
+        """Return the changes, and the positions of those that write rows: ``last``, and those that
+        wrote the last versions of dead rows, which get the metadata columns of the DELETEs."""
         touched = self.rows.last >= 0
         if not touched.any():
             return changes, last
@@ -340,8 +338,8 @@ class _Dead:
         return replace(changes, new=new), np.sort(np.concatenate([last, wrote]))
 
     def untouched(self, changes: Changes, found: Integers) -> EndedRows | None:
-        """Return the dead rows that the run did not change before. ``found``: first events of the
-        keys of old rows."""
+        """Return the dead rows that the run only deleted, without changing them before. ``found``:
+        first events of the keys of old rows."""
         alone = self.rows.take(self.rows.last < 0)
         if not len(alone.by):
             return None
@@ -350,15 +348,14 @@ class _Dead:
 
 
 def _by_change(made: Integers, local: LocalRows) -> LocalRows:
-    """Return ``local``, which is by numbers of the events ``made``, by positions of changes."""
+    """Return ``local`` by positions of changes, instead of by indexes into the events ``made``."""
     return {int(position(made[number])): row for number, row in local.items()}
 
 
 def _versions(
     table: str, changes: Changes, last: Integers, events: KeyEvents, found: Integers
 ) -> tuple[pa.Table, Incomplete | None]:
-    """Return the row versions written by the changes at ``last``: complete ones and incomplete
-    ones."""
+    """Return the row versions that the changes at ``last`` write: complete and incomplete ones."""
     gaps = {name: mask for name, mask in changes.unchanged.items() if mask[last].any()}
     if not gaps:
         whole = len(last) == changes.new.num_rows
@@ -406,14 +403,14 @@ def _value_not_sent(table: str, column: str) -> ReplicationConflict:
 # Changes of a run whose key exists already, if such changes are skipped (``keep_local``).
 #
 # They are found from the key events of a run and the keys that have a row before it. Changes are
-# visited one after the other: a row whose change of key is skipped keeps its key, and may conflict
-# with the next one.
+# visited one after the other: a row whose change of key is skipped keeps its key, with which a
+# later change may conflict.
 
 
 def find_existing_keys(event: Integers, key: Integers, there: Integers) -> Integers:
-    """Return the positions of changes whose key exists. ``event``, ``key``: from
-    ``KeyEvents.grouped``; ``there``: the keys with a row. Changes of missing rows are not among
-    them."""
+    """Return the positions of changes whose key exists, without changes of missing rows.
+    ``event``, ``key``: from ``KeyEvents.grouped``; ``there``: the keys that have a row before the
+    run."""
     order = np.argsort(event)
     event, key = event[order], key[order]
     at = position(event)
@@ -438,7 +435,7 @@ def find_existing_keys(event: Integers, key: Integers, there: Integers) -> Integ
 
 # Fold of a table without a key: its rows are a multiset.
 #
-# The old tuples of the run are whole rows (REPLICA IDENTITY FULL), or it has inserts only.
+# The old tuples of the run are whole rows (REPLICA IDENTITY FULL), or the run has inserts only.
 # ``removed`` of its NetChange holds whole rows without generated columns, each with the number of
 # equal rows to remove.
 
@@ -454,9 +451,9 @@ def fold_multiset(
     """Count how often each distinct row is inserted and deleted. A row that is inserted and then
     deleted is not written at all.
 
-    A row that is deleted and then inserted is removed and written, to find out whether it exists.
-    ``changes`` has no unknown cells. ``options``: as for ``fold``; a row that stays is written with
-     the old tuple of its DELETE, which is a whole row.
+    A row that is deleted and then inserted is removed and written: this checks that it exists.
+    ``changes`` has no unknown cells. ``options``: as for ``fold``; a dead row is written from the
+    old tuple of its DELETE, which is a whole row.
     """
     return _MultisetFold(table, schema, changes, truncate, with_versions, options).net()
 
@@ -537,8 +534,8 @@ class _MultisetFold:
         )
 
     def _folded_out(self, stock: Mapping[int, int]) -> NetChange:
-        """Fold again without the changes that do not find their rows. ``stock``: how many the table
-        has of some rows; of the others it has as many as the run removes."""
+        """Fold again without the changes that do not find their rows. ``stock``: row -> its number
+        in the table; of rows not listed it has as many as the run removes."""
         changes = self.changes
         kept = _having_rows(changes, self._numbers, dict(stock))
         if kept.all():
@@ -553,9 +550,9 @@ class _MultisetFold:
 
 
 def _having_rows(changes: Changes, numbers: Integers, stock: dict[int, int]) -> Mask:
-    """Return the mask of changes that find their rows, visiting one after the other. A change finds
-    a row in the table, or a row made by an earlier change of the mask. ``stock``: the number of
-    rows in the table, for each row of which it has too few."""
+    """Return the mask of changes that find their rows, visited in order. A change finds a row in
+    the table, or a row made by an earlier change of the mask. ``stock``: row -> its number in the
+    table, for each row of which the table has too few."""
     count = len(changes)
     new, old = numbers[:count].tolist(), numbers[count:].tolist()
     made: Counter[int] = Counter()
@@ -582,8 +579,8 @@ def _stock(rows: Integers, there: Integers) -> dict[int, int]:
 def _takes_what_was_not_made(
     changes: Changes, numbers: Integers, kept: Mask, stock: Mapping[int, int]
 ) -> bool:
-    """Return whether a kept change removes a row that a skipped change would have made and whose
-    number in the table is unknown."""
+    """Return whether a kept change removes a row that a skipped change would have made, if the
+    number of such rows in the table is unknown."""
     count = len(changes)
     made = numbers[:count][~kept & (changes.operation != DELETE)]
     taken = numbers[count:][kept & (changes.operation != INSERT)]
@@ -592,7 +589,7 @@ def _takes_what_was_not_made(
 
 
 def _dead(changes: Changes, old: pa.Table, numbers: Callable[[], Integers]) -> pa.Table:
-    """Return the rows that stay, with the metadata columns of their DELETEs."""
+    """Return the dead rows, with the metadata columns of their DELETEs."""
     if not np.any(changes.operation == DELETE):
         return old.slice(0, 0)
     at = _shown_and_deleted(changes, numbers())
@@ -600,8 +597,8 @@ def _dead(changes: Changes, old: pa.Table, numbers: Callable[[], Integers]) -> p
 
 
 def _shown_and_deleted(changes: Changes, numbers: Integers) -> Integers:
-    """Return the positions of the DELETEs of rows that existed before the run, with any values. Of
-    equal rows, those that the run inserted are deleted first."""
+    """Return the positions of the DELETEs of rows that existed before the run, even if the run has
+    updated them. Of equal rows, those that the run inserted are deleted first."""
     count = len(changes)
     new, old = numbers[:count].tolist(), numbers[count:].tolist()
     brought: Counter[int] = Counter()
@@ -621,8 +618,8 @@ def _shown_and_deleted(changes: Changes, numbers: Integers) -> Integers:
 # Equal rows of a run of changes, and how the run changes their counts.
 #
 # The rows that changes make and remove, as columns, get numbers and counts. Equal rows are the same
-# to the last bit: NULL equals NULL and NaN equals NaN, but 0 does not equal -0, even if the type
-# says so, because readers see which of the two is left.
+# to the last bit: NULL equals NULL and NaN equals NaN, but 0 does not equal -0, even if the type's
+# operator says so, because readers see which of the two is left.
 
 
 def _lent(both: pa.Table, changes: Changes) -> tuple[pa.Table, str]:
@@ -641,8 +638,8 @@ def _lent(both: pa.Table, changes: Changes) -> tuple[pa.Table, str]:
 def counts(
     both: pa.Table, changes: Changes, numbered: Callable[[], Integers]
 ) -> tuple[Integers, Integers, Integers]:
-    """Return, for each distinct row, one position of it in ``both`` (ascending), how many of it are
-    to be written, and how many are taken that existed before the run. ``numbered`` returns
+    """Return, for each distinct row, its first position in ``both`` (ascending), the number of its
+    copies to be written, and the number of the table's copies to be removed. ``numbered``: calls
     ``numbers``."""
     rows, same = _lent(both, changes)
     result = _query(
@@ -674,8 +671,8 @@ def _taken(numbers: Integers, rows: Integers) -> Integers:
 
 
 def numbers(both: pa.Table, changes: Changes) -> Integers:
-    """Return, for each row of ``both``, the position by which ``counts`` names it; -1 if the row
-    neither comes nor goes."""
+    """Return, for each row of ``both``, the position by which ``counts`` names it; -1 if the row is
+    neither inserted nor removed."""
     rows, same = _lent(both, changes)
     result = _query(
         rows,

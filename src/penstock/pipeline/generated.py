@@ -28,7 +28,7 @@ from penstock.pipeline.evaluate import Evaluation
 from penstock.sql.to_duckdb.duckdb_change import compile_generation
 
 _TABLES: Final = 256
-"""The number of tables whose compiled expressions are kept, since every batch asks."""
+"""The number of tables whose compiled expressions are kept, since every batch needs them."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 ``fold`` supplies the changes. Their rows in the table's columns are ``Versions``, from which the
 rows of the history table are made. Some are complete; others get unchanged TOASTed values when old
-rows are located. A change makes one row, an UPDATE with an old tuple two.
+rows are located. An UPDATE with an old tuple makes two rows, any other change one.
 ``lakehouse.history_table`` defines the columns that describe a change.
 """
 
@@ -53,9 +53,9 @@ from penstock.pipeline.write import Destination
 
 @dataclass(frozen=True)
 class OldRows:
-    """Find unchanged values in old rows. ``found``: the first events of the old rows' keys, in the
-    order of the rows' numbers; ``not_sent``: makes the error for a column whose value is in no old
-    row."""
+    """The search for unchanged values in old rows. ``found``: the first events of the old rows'
+    keys, in the order of the rows' numbers; ``not_sent``: makes the error for a column whose value
+    is in no old row."""
 
     trace: Callable[[Integers, Mapping[str, Mask]], Lineage]
     found: Integers
@@ -81,8 +81,8 @@ def versions(changes: Changes, old_rows: OldRows | None = None) -> Versions:
 
 
 def _cells(changes: Changes, old_rows: OldRows | None) -> tuple[Mapping[str, Integers], Integers]:
-    """Return, for each column with unchanged values, the change that sent the value of each change,
-    or -1; and the old row that has such values."""
+    """Return, for each column with unchanged values and each change, the change that sent its
+    value, or -1; and, for each change, the number of the old row that has the other values."""
     count = len(changes)
     gaps = {name: mask for name, mask in changes.unchanged.items() if mask.any()}
     old = np.full(count, -1, np.int64)
@@ -102,10 +102,10 @@ def _cells(changes: Changes, old_rows: OldRows | None) -> tuple[Mapping[str, Int
 
 @dataclass(frozen=True)
 class Stamps:
-    """Assign the messages of a chunk to transactions. ``end``, ``time``: end LSN and commit time,
-    in us since 1970, of the transaction that is open after the chunk's last commit; ``xid``,
-    ``finish``, ``messages``: number and finish LSN of the transaction that is open before the
-    chunk's first Begin, and how many of its messages came in earlier chunks."""
+    """The transactions of a chunk's messages. ``end``, ``time``: end LSN and commit time, in us
+    since 1970, of the transaction that is open after the chunk's last commit; ``xid``, ``finish``,
+    ``messages``: number and finish LSN of the transaction that is open before the chunk's first
+    Begin, and how many of its messages came in earlier chunks."""
 
     chunk: DecodedChunk
     size: int
@@ -136,7 +136,7 @@ class Stamps:
 
     def finish_lsns(self, sequence: Integers) -> Integers:
         """Return, for each of these messages, the LSN at which the commit record of its transaction
-        begins, as SKIP takes it."""
+        begins: SKIP takes this LSN."""
         begin = np.searchsorted(self.chunk.begin_sequence, sequence, side="right")
         found: Integers = np.append(int(self.finish), self.chunk.final_lsn)[begin]
         return found
@@ -157,8 +157,8 @@ class Stamps:
 @dataclass(frozen=True)
 class HistoryWork:
     """The part of a work that writes to the history of its table. ``first``: the first message that
-    the history does not have yet; ``truncate``: the message that emptied the table, ahead of all
-    others."""
+    the history does not have yet; ``truncate``: the TRUNCATE's message, which precedes all changes.
+    """
 
     table: DeltaTable
     stamps: Stamps
@@ -178,7 +178,7 @@ class HistoryWork:
             yield first
 
     def incomplete(self, made: Versions, max_bytes: int) -> Iterator[Incomplete]:
-        """Yield the rows that need values of old rows, likewise."""
+        """Yield the rows that need values of old rows, ``max_bytes`` at a time."""
         for part in made.take(self._which_incomplete(made)).parts(max_bytes):
             missing = {name: mask for name, mask in part.missing.items() if mask.any()}
             if missing:
@@ -224,9 +224,9 @@ class HistoryWork:
 
 # The rows of a table as the beginning of its history.
 #
-# For each live row of a table, or of a partitioned one's leaves, at some LSN, a row of the history
-# is staged. One that ends all earlier rows of the history comes first. No row crosses the driver.
-# ``subscription.history`` decides when to do this.
+# For each live row of a table, or of a partitioned table's leaves, at some LSN, a row of the
+# history is staged. If the history has rows, a row with type truncate ends them. No row crosses the
+# driver. ``subscription.history`` decides when to do this.
 
 _SECONDS_PER_BYTE: Final = 3e-8
 
@@ -241,7 +241,7 @@ def copy_rows(
 ) -> None:
     """Stage the copy in one Spark job. ``lsn``: the tables hold everything up to it; ``time_us``:
     now, in us since 1970; ``deleted_at``: the source name of the column that is NULL in live rows,
-    if the tables also hold dead ones.
+    if the tables also hold dead rows.
 
     Raises StorageError; nothing is left behind then.
     """
@@ -291,8 +291,8 @@ def copy_rows(
 def _checked(
     history: DeltaTable, expected: int, results: Sequence[Written | Failed]
 ) -> list[WrittenFile]:
-    """Return the written files. Raises StorageError, and removes them, unless they hold all rows
-    except for the omitted ones."""
+    """Return the written files. If they lack rows other than the omitted ones, remove them and
+    raise StorageError."""
     written = [file for result in results if isinstance(result, Written) for file in result.files]
     expected -= sum(result.left_out for result in results if isinstance(result, Written))
     failed = [result.error for result in results if isinstance(result, Failed)]

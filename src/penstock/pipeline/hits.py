@@ -22,7 +22,7 @@ class Hits:
 
     def of(self, old: Integers) -> tuple[Integers, Integers]:
         """Return the hits of the probe rows ``old``: positions, and indexes into ``old``. A probe
-        row that stands several times in ``old`` does so in the result."""
+        row that occurs several times in ``old`` has as many hits."""
         order = np.argsort(old, kind="stable")
         begins, ends = (np.searchsorted(old[order], self.probe, side) for side in ("left", "right"))
         many = ends - begins

@@ -2,7 +2,7 @@
 
 For each file with an index, the result is the live rows that have one of the batch's keys. Indexes
 are exact. Nevertheless, ``apply`` searches the files themselves before it skips a change because
-the old row is missing. An index alone proves that a key to be inserted does not exist. If a file
+the old row is missing. An index is proof enough that a key to be inserted does not exist. If a file
 cannot be read, or no longer exists, the task that searches it reports the error, which names the
 table.
 """
@@ -31,7 +31,7 @@ from penstock.pipeline.key_index import FileIndex, IndexItem
 from penstock.pipeline.key_indexes import KeyIndexes, Time
 
 FileName = tuple[int, str]
-"""The number of a file's table among those of the work, and the file's path there."""
+"""The number of a file's table among the work's tables, and the file's path there."""
 
 
 class SearchedTable(Protocol):
@@ -48,7 +48,7 @@ class SearchedTable(Protocol):
 
 
 _LOOKUPS: Final = 10_000_000
-"""The most lookups, keys times files: they take a second of this process."""
+"""The most lookups (keys times files) in indexes: they take a second of this process."""
 _SECONDS_PER_LOOKUP: Final = 1e-7
 _SECONDS_PER_FILE: Final = 0.005
 _SECONDS_PER_ROW: Final = {False: 1e-8, True: 1e-7}
@@ -62,7 +62,7 @@ def look_up(
     keys: pa.Table,
     files: Sequence[tuple[SearchedTable, DataFile]],
 ) -> Mapping[FileName, Hits]:
-    """Return the hits by part and path. Files that are not in the result are to be searched.
+    """Return the hits by part and path. Files that are not in the result must be searched.
     ``keys``: columns of the relation's key."""
     compared = _kinds(schema, keys.column_names)
     if compared is None or not _is_quick(keys.num_rows, files, long=is_wide(compared)):
@@ -90,8 +90,8 @@ def look_up(
 
 
 def _is_quick(keys: int, files: Sequence[tuple[SearchedTable, DataFile]], *, long: bool) -> bool:
-    """Return whether indexes are quicker than a search of every row. For many short keys, which are
-    numbers, they are not."""
+    """Return whether indexes are quicker than a search of every row. For many short (numeric) keys
+    they are not."""
     lookups, rows = keys * len(files), sum(file.rows for _, file in files)
     searched = len(files) * _SECONDS_PER_FILE + rows * _SECONDS_PER_ROW[long]
     return lookups <= _LOOKUPS and lookups * _SECONDS_PER_LOOKUP <= searched
@@ -104,8 +104,9 @@ def _index(indexes: KeyIndexes, spark: Spark, item: IndexItem, left: Time) -> Fi
 
 
 def _is_there(item: IndexItem, file: DataFile) -> bool:
-    """Return whether the file exists with its written length, since deleting a row does not open
-    it. Object stores are not asked: that would take longer than the rest of a small batch."""
+    """Return whether the file still exists with its written length. Otherwise the loss would go
+    unnoticed, because deleting a row does not open the file. Object stores are not asked: that
+    would take longer than the rest of a small batch."""
     if not is_local(item.table_uri):
         return True
     try:
@@ -121,8 +122,8 @@ def prepare_indexes(
     schema: TableSchema,
     files: Sequence[WrittenFile],
 ) -> None:
-    """Have indexes made of files that were just written: the next batch may look into them. The
-    relation has a key."""
+    """Have indexes made of files that were just written, for the next batch. The relation has a
+    key."""
     names = tuple(part.names[name] for name in schema.identity)
     compared = _kinds(schema, schema.identity)
     if compared is not None and part.deleted_at is None:

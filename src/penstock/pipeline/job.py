@@ -6,7 +6,7 @@ into as many partitions as the cluster runs in parallel, because a task costs mo
 
 A job costs 20 to 100 ms before its first item begins. If all items together take less, this process
 does them by the same functions: most transactions change a few rows. It does several items at the
-same time, as small ones mostly wait for the disk.
+same time, because small items mostly wait for the disk.
 
 Spark may run a task twice, after an error or beside a slow one, and takes the result of one
 attempt. So the task itself names the files that an item writes, and only its result lists them.
@@ -28,13 +28,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 FOR_A_CLIENT: Final = 0.5
-"""The part of the cluster that works for a reading client. A client takes no more than a core or
-two make: the other cores are for other work, and for the client itself if it is on the same
-machine."""
+"""The part of the cluster's cores that works for a reading client. One or two cores produce as much
+as a client can take: the others are for other work, and for the client if it is on this machine."""
 HERE_BYTES: Final = float(256 << 10)
-"""Bytes of data files that can be read while a job would begin."""
+"""Bytes of data files that can be read in the time that a job takes to begin."""
 HERE_SECONDS: Final = 0.05
-"""The same limit as an estimate of the work."""
+"""The same limit in seconds of estimated work."""
 _SIDE_BY_SIDE: Final = 4
 _here: Final = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="here")
 
@@ -48,11 +47,11 @@ def run_job(
     cores: float = 1.0,
     here: float = 0.0,
 ) -> list[Result]:
-    """Run all items, pairs of cost and work, in one job of the description ``name``.
+    """Run all items, pairs of cost and work, in one job with the description ``name``.
 
     ``run``: an importable function that does one item. Its expected errors are results, so that one
     table's error does not stop the others. ``cores``: the part of the cluster's cores that the job
-    may have; it gets at least one. ``here``: work of at most this cost in all is done in this
+    may have; it gets at least one. ``here``: the total cost up to which the items are run in this
     process. Raises PenstockError if not every item was answered exactly once.
     """
     if sum(cost for cost, _ in items) <= here:
@@ -75,7 +74,7 @@ def run_job(
 def _run_here(items: Sequence[Item], run: Callable[[Item], Iterable[Result]]) -> list[Result]:
     if len(items) <= 1:
         return [result for item in items for result in run(item)]
-    # Wait for all before the first error is raised: no item may go on after its batch is over.
+    # Wait for all items before the first error is raised: no item may outlive its batch.
     futures = [_here.submit(_all, run, item) for item in items]
     wait(futures)
     return [result for future in futures for result in future.result()]

@@ -4,7 +4,7 @@ Codes of 64 or 128 bits are computed from the key columns of a batch or a data f
 kinds by which these are compared. A key of one integer, date, timestamp or uuid is its own code.
 The code of any other key is the first 128 bits of BLAKE2b over its columns: two keys have one code
 only if somebody breaks that function. If equal values of a type may have several forms (floating
-point, decimals of other scales), keys with it have no code, and are searched in the files.
+point, decimals of other scales), keys with that type have no code, and are searched in the files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class KeyCodes:
 
 def kind(type: pa.DataType) -> str | None:
     """Return the kind by which values of the type are compared; None if they have no code. Integers
-    of all widths are one kind, as a column may become wider."""
+    of all widths are one kind, because a column may become wider."""
     if pa.types.is_signed_integer(type):
         return "integer"
     if pa.types.is_string(type) or pa.types.is_large_string(type):
@@ -65,8 +65,7 @@ def kind(type: pa.DataType) -> str | None:
 
 
 def kinds(columns: Sequence[tuple[pa.DataType, int]]) -> tuple[str, ...] | None:
-    """Return the kinds of a key's columns, each given as Arrow type and PostgreSQL type OID; None
-    if such keys have no codes."""
+    """Return the kind of each key column (Arrow type, type OID); None if a column has no code."""
     found = [
         "uuid" if oid == UUID and each == "text" else each
         for type, oid in columns
@@ -82,13 +81,13 @@ def fit(kinds: Sequence[str], types: Sequence[pa.DataType]) -> bool:
 
 
 def is_wide(kinds: Sequence[str]) -> bool:
-    """Return whether such keys need more than 64 bits."""
+    """Return whether the codes of keys of these kinds need more than 64 bits."""
     return len(kinds) > 1 or kinds[0] in ("text", "uuid")
 
 
 def encode(columns: Sequence[pa.ChunkedArray], kinds: Sequence[str]) -> KeyCodes | None:
-    """Return codes of the rows with these columns, whose types ``fit``. None: a uuid is not written
-    as PostgreSQL writes it."""
+    """Return the codes of rows with these key columns, whose types ``fit``; None if a uuid is not
+    written as PostgreSQL writes it."""
     valid = np.ones(len(columns[0]), bool)
     for column in columns:
         if column.null_count:

@@ -1,4 +1,4 @@
-"""Key events: the effects of changes on keys, which DuckDB groups by key, of any type.
+"""Key events: the effects of changes on keys. DuckDB groups them by keys of any type.
 
 From a run of changes and their key columns, DuckDB computes each distinct key's first and last
 event and balance. It also lists all events with their key's number, to follow single rows. An event
@@ -96,8 +96,8 @@ class KeyEvents:
 
 @contextmanager
 def key_events(key: tuple[str, ...], changes: Changes) -> Iterator[KeyEvents]:
-    """Yield the events of ``changes`` by the columns ``key``. Arrow data is lent to DuckDB
-    meanwhile."""
+    """Yield the events of ``changes`` by the columns ``key``. Meanwhile DuckDB has the Arrow data
+    registered."""
     new = changes.new.select(key)
     old = None if changes.old is None else changes.old.select(key)
     count = range(len(key))

@@ -1,7 +1,7 @@
 """The index of a data file: the codes of its keys in order, and the position of each row.
 
 It is built from the key columns of a file, which never changes. A search returns the positions of
-rows with given keys, deleted or not. Its cost depends on the number of keys, hardly on the rows.
+rows with given keys, deleted or not. Its cost depends on the number of keys, hardly on the file.
 The bytes of an index include a checksum and the description of its file: a damaged index, or one of
 another file, is refused. ``key_indexes`` decides which files have an index.
 """
@@ -45,7 +45,7 @@ class IndexItem:
     kinds: tuple[str, ...]
 
     def header(self) -> bytes:
-        """Return the description of the file at the beginning of an index in bytes."""
+        """Return the description of the file, with which the bytes of its index begin."""
         of = {"path": self.path, "rows": self.rows, "key": self.key, "kinds": self.kinds}
         text = json.dumps(of, sort_keys=True).encode()
         head = _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + text
@@ -54,8 +54,8 @@ class IndexItem:
 
 @dataclass(frozen=True, eq=False)
 class FileIndex:
-    """The rows of a file whose keys have no NULL. ``first``: ascending; ``second``, ``position``:
-    of the same rows."""
+    """The index of a file's rows whose keys have no NULL. ``first``: ascending codes; ``second``,
+    ``position``: of the same rows."""
 
     first: Integers
     second: Integers | None
@@ -74,7 +74,7 @@ class FileIndex:
         return int(self.first.nbytes + second + self.position.nbytes)
 
     def find(self, keys: KeyCodes) -> Hits:
-        """Return the positions, ascending, of all rows with these keys, which are ``in_order``."""
+        """Return the hits of ``keys``, which are ``in_order``: all rows with these keys."""
         key = self._near(keys)
         begins = np.searchsorted(self.first, keys.first[key], "left")
         hit = self.first[begins] == keys.first[key]
@@ -91,7 +91,7 @@ class FileIndex:
         return Hits(position[by_position], keys.row[key[by_position]])
 
     def _near(self, keys: KeyCodes) -> Integers:
-        """Return the numbers of the keys between the first and the last one in the index."""
+        """Return the numbers of the keys from the index's first code to its last."""
         if not len(self.first):
             return np.empty(0, np.int64)
         begin = np.searchsorted(keys.first, self.first[0], "left")
@@ -125,8 +125,8 @@ class FileIndex:
 
 
 def build(item: IndexItem) -> FileIndex | None:
-    """Build the index of a file. Keys are read some rows at a time; only codes are held. None: the
-    file can have no index, as it has other rows or columns than expected.
+    """Build the index of a file. Keys are read some rows at a time; only codes are held. Return
+    None if the file can have no index: its rows, columns or uuids are not as expected.
 
     Raises StorageError.
     """

@@ -4,8 +4,8 @@ A search for a few keys asks for the indexes of files, and gets None for a file 
 itself. A small file is read at once, in this process, if the batch has time for it, and its index
 stays in memory while it is used. If memory is full, and for large files, an index is a file that is
 mapped into memory. After a few requests a large file is read beside the batches, a very large one
-by a Spark job. Lost indexes are made again, so nothing is forced to disk, and damaged ones are not
-used.
+by a Spark job. Lost indexes are made again, so nothing is forced to disk, and damaged indexes are
+not used.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ log = logging.getLogger(__name__)
 
 _SMALL_ROWS: Final = 65_536
 _LARGEST_ROWS: Final = 8_000_000
-"""The most rows of a file with an index: the index goes through the driver on its way to the
-folder, at 20 bytes a row."""
+"""The most rows of a file with an index. On its way to the folder the index goes through the
+driver, with 20 bytes a row."""
 _MEMORY_BYTES: Final = 64 << 20
 _UNUSED_S: Final = 60.0
 """Seconds until an unused index leaves memory. Its file may have left the table, which nobody
 reports. The next request makes the index again."""
 _HELD_AT_MOST: Final = 100_000
-"""The most files remembered, with an index or as having none."""
+"""The most files remembered, whether they have an index or not."""
 _ASKED: Final = 2
-"""The number of searches of a file before it gets an index, which rare batches do not repay.
-"""
+"""The number of searches of a file before it gets an index: for rare batches it does not pay."""
 _TRIED_AGAIN_S: Final = 600.0
 _SECONDS_PER_ROW: Final = 1e-6
 _HERE_SECONDS: Final = 1.0
-"""The longest time for which an index is made in this process, beside the batches: where only
-sessions write, Spark need not have started."""
+"""The estimate up to which an index is made in this process, beside the batches: if only sessions
+write, Spark may not have been started."""
 _SUFFIX: Final = ".index"
 
 _Key = tuple[str, str, tuple[str, ...], tuple[str, ...]]
@@ -57,12 +56,12 @@ _Key = tuple[str, str, tuple[str, ...], tuple[str, ...]]
 
 @dataclass
 class Time:
-    """The time that a batch may spend on indexing small files, in ``rows`` of these."""
+    """The time that a batch may spend on indexing small files, counted in their ``rows``."""
 
     rows: int = 2 * _SMALL_ROWS
 
     def take(self, rows: int) -> bool:
-        """Spend time on ``rows``; tell whether there was enough left."""
+        """Spend time on ``rows``; return whether enough was left."""
         self.rows -= rows
         return self.rows >= 0
 
@@ -85,8 +84,8 @@ class KeyIndexes:
         self.disk_bytes = disk_bytes
         self._changed = threading.Condition()
         self._held: OrderedDict[_Key, _Held] = OrderedDict()
-        """Mapped indexes, and files that have none. They are kept, since mapping an index file
-        again reads all of it once."""
+        """Mapped indexes, and files known to have no index. They are kept, since mapping an index
+        file again would read all of it."""
         self._small: OrderedDict[_Key, _Held] = OrderedDict()
         """Indexes in memory, the least recently used first."""
         self._in_memory = 0
@@ -99,7 +98,7 @@ class KeyIndexes:
         self._closed = False
 
     def index(self, item: IndexItem, spark: Spark, left: Time) -> FileIndex | None:
-        """Return the index of a file, if there is one by now. Raises StorageError."""
+        """Return the index of a file; None if there is none yet. Raises StorageError."""
         key = _key(item)
         with self._changed:
             for known in (self._small, self._held):
@@ -204,7 +203,7 @@ class KeyIndexes:
         with self._changed:
             if (
                 _key(item) in self._held or _key(item) in self._small
-            ):  # a batch could not wait for it
+            ):  # a batch has made it meanwhile
                 return
         try:
             if small:
@@ -272,7 +271,7 @@ class KeyIndexes:
     def _mapped(self, item: IndexItem) -> FileIndex | None:
         path = self._path(item)
         try:
-            # The buffer outlives the open file: a process may not have many of those.
+            # The buffer outlives the open file: a process may not have many open files.
             with pa.memory_map(str(path)) as file:
                 buffer = file.read_buffer()
         except OSError:

@@ -17,7 +17,7 @@ from penstock.identifiers import quoted
 _INTEGER: Final = r"^(0|-?[1-9][0-9]{0,18})$"
 """The form in which ``int8out`` prints an integer."""
 _NUMBER: Final = pa.decimal128(19, 0)
-"""A type that holds all of these, and some numbers that are no bigint."""
+"""A type for all such integers, even those beyond bigint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class KeyRange:
         return batch
 
     def may_hold(self, bounds: tuple[int, int] | None) -> bool:
-        """Return whether a file may have such rows. ``bounds``: its least and greatest value, if
-        known. The first range reads every file, since NULL has no place in bounds."""
+        """Return whether a file may have rows of the range. ``bounds``: the column's least and
+        greatest value, if known. The first range reads every file, since bounds ignore NULL."""
         if bounds is None or self.low is None:
             return True
         return bounds[1] >= self.low and (self.high is None or bounds[0] < self.high)

@@ -1,9 +1,9 @@
 """Lineage of rows: follow rows through the changes of a run, to find unchanged TOASTed values.
 
 The input is the key events of a run and masks of cells that were not sent. For each row that exists
-in the end and each such column, the result is the last change that sent the cell, or, without one,
-the key that the row had before the run. A row keeps its cells when its key changes, and several
-rows may have a key one after another, so cells belong to rows, not to keys.
+in the end and each column with a mask, the result is the last change that sent the cell or, if none
+did, the key that the row had before the run. A row keeps its cells when its key changes, and
+several rows may have a key one after another, so cells belong to rows, not to keys.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Lineage:
 
     ``sent``: column -> position of the change that gave its cell, -1 if no change of the run did up
     to that version.
-    ``origin``: the first event of the row in the run: an INSERT's CREATE, or the event that
-    found it under the key that it had before.
+    ``origin``: the first event of the row in the run: an INSERT's CREATE, or the first event of
+    the key that the row had before the run.
     """
 
     sent: Mapping[str, Integers]
@@ -89,7 +89,7 @@ def changes_of_missing(event: Integers, key: Integers, missing: Integers, begins
     """Return the positions of the changes of rows that do not exist.
 
     ``missing``: the first events of keys that have no row in the target. ``begins``: the run begins
-    with an empty table, so that no key has one. Events that follow a row's REMOVE without a CREATE
+    with an empty table, so that no key has a row. Events that follow a REMOVE without a CREATE
     find no row either. A row that does not exist is still missing after its key changes.
     """
     order = np.lexsort((event, key))
@@ -116,8 +116,8 @@ def duplicates(event: Integers, key: Integers) -> Integers:
 
 
 def _by_row(event: Integers, key: Integers) -> tuple[Integers, Integers, Integers]:
-    """Return the events row by row, in order; aligned, the number of the row; and the first event
-    of each row by its number."""
+    """Return the events, row by row and in order; aligned with them, the numbers of their rows;
+    and, by row number, the first event of each row."""
     order = np.lexsort((event, key))
     event, key = event[order], key[order]
     opens = np.append(True, key[1:] != key[:-1]) | (kind(event) == CREATE)
@@ -129,11 +129,11 @@ def _by_row(event: Integers, key: Integers) -> tuple[Integers, Integers, Integer
 
 
 def in_the_way(event: Integers, key: Integers, twice: Integers) -> Integers:
-    """Return, for each of ``duplicates``, the event that gave the row in its way. Duplicates
-    themselves give no row."""
+    """Return, for each of ``duplicates``, the event that made the row with the same key. Duplicates
+    themselves make no row."""
     order = np.lexsort((event, key))
     event = event[order]
-    gives = ~np.isin(event, twice)  # the first event of a key is none of them
+    gives = ~np.isin(event, twice)  # the first event of a key is no duplicate
     last = np.maximum.accumulate(np.where(gives, np.arange(len(event)), 0))
     by_event = np.argsort(event)
     found: Integers = event[last[by_event[np.searchsorted(event[by_event], twice)]]]
@@ -164,7 +164,7 @@ def _roots(event: Integers, life: Integers, first: Integers) -> Integers:
 
 
 def _written_by(event: Integers, last: Integers) -> Integers:
-    """Return the indexes of the events that gave the rows written by the changes at ``last``."""
+    """Return the indexes of the events that made the rows written by the changes at ``last``."""
     gives = np.flatnonzero(kind(event) != REMOVE)
     at = position(event[gives])
     order = np.argsort(at)
@@ -173,8 +173,8 @@ def _written_by(event: Integers, last: Integers) -> Integers:
 
 
 def _running_max(value: Integers, group: Integers) -> Integers:
-    """Return the largest value so far (-1, 0, 1 ...) at each entry of its group; groups are
-    numbered in order."""
+    """Return, at each entry, the largest value of its group so far (values are -1, 0, 1 ...);
+    groups are numbered in order."""
     above = group * (int(value.max(initial=-1)) + 2)
     found: Integers = np.maximum.accumulate(value + above) - above
     return found

@@ -1,8 +1,8 @@
 """Locate: find the rows of a data file that have the batch's keys. This runs inside tasks.
 
 DuckDB joins the rows of a data file with the keys (in tables without a key: whole rows). The result
-is the positions of live rows, which the deletion vector determines. DuckDB reads local files
-itself; pyarrow reads others by row group. An index of the file may replace the search.
+is the positions of matching rows that are not in the deletion vector. DuckDB reads local files
+itself; pyarrow reads other files by row group. An index of the file may replace the search.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class LocateItem:
     stand for the keys. In a multiset it also has a column ``copies``, and NULL equals NULL.
     ``rows``: physical rows of the file. ``first_between``: bounds of the key's first column in this
     file if it is an integer; keys outside are not even put into the join's hash table. ``part``:
-    the number of the file's table among those of the work. ``partition_values``: as in DataFile.
-    ``deleted_at``: the column that is NULL in live rows, if the file may hold dead ones. ``known``:
+    the number of the file's table among the work's tables. ``partition_values``: as in DataFile.
+    ``deleted_at``: the column that is NULL in live rows, if the file may have dead rows. ``known``:
     the result, if ``index_lookup`` has found it already.
     """
 
@@ -64,7 +64,7 @@ class LocateItem:
 def locate(item: LocateItem) -> Hits:
     """Return all live rows of the file that match a probe row. Raises StorageError.
 
-    In a multiset these are the first ``copies`` rows, at most, for each probe row.
+    In a multiset these are at most the first ``copies`` rows for each probe row.
     """
     if item.known is not None:
         return item.known
@@ -88,8 +88,8 @@ def locate(item: LocateItem) -> Hits:
 
 
 def _constants(item: LocateItem, schema: pa.Schema) -> pa.Table:
-    """Return one row: the values c0, c1 ... of all rows of the file in key columns that it lacks.
-    They are NULL in columns that were added later."""
+    """Return one row: the values c0, c1 ... that every row has in key columns not stored in the
+    file. They are NULL for columns that were added later."""
     values, columns = item.partition_values or {}, {}
     for i, name in enumerate(item.key):
         type = schema.field(f"k{i}").type
@@ -123,7 +123,7 @@ def _join(source: str, item: LocateItem, schema: pa.Schema) -> tuple[Integers, I
 
 
 def _as(column: str, type: pa.DataType) -> str:
-    """Cast timestamps: Spark's INT96 ones come without a zone. A cast to the type that a value has
+    """Cast timestamps, since Spark's INT96 timestamps have no zone. A cast to a value's own type
     costs nothing."""
     if pa.types.is_timestamp(type):
         return f"{column}::{'timestamp' if type.tz is None else 'timestamptz'}"
@@ -161,8 +161,8 @@ def _sources(item: LocateItem, constants: pa.Table) -> Iterator[str]:
 
 
 def _has_variants(item: LocateItem, held: pa.Schema) -> bool:
-    """Return whether the key has variants. DuckDB reads them as a type of its own if their writer
-    marked them as variants."""
+    """Return whether the key has variants. If their writer marked them as variants, DuckDB reads
+    them as a type of its own."""
     return any(pa.types.is_struct(field.type) for field in held if field.name in item.key)
 
 
@@ -203,7 +203,7 @@ def _live(item: LocateItem, position: Integers) -> np.ndarray:
 
 
 def _first_copies(hits: Hits, copies: Integers) -> Hits:
-    """Return at most ``copies`` rows for each probe row. The driver chooses among files."""
+    """Return at most ``copies`` rows for each probe row. The driver chooses among several files."""
     order = np.argsort(hits.probe, kind="stable")
     kept = np.sort(order[rank(hits.probe[order]) < copies[hits.probe[order]]])
     return Hits(hits.position[kept], hits.probe[kept])

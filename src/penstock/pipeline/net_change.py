@@ -19,7 +19,7 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.pipeline.versions import Versions
 
 KEPT: Final = 20
-"""The number of keys of skipped changes, and of changes with an existing key, kept for the log."""
+"""The number of keys kept for reports of skipped changes, and of changes with an existing key."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Skipped:
 
     ``updates``, ``deletes``: the rows' keys as the publisher named them, one for each change; whole
     rows in a table without a key. ``updates_at``, ``deletes_at``: the changes' message sequences.
-    ``new_rows``: those of the updates. Each holds at most KEPT; ``update_missing`` and
-    ``delete_missing`` count all changes. ``whole_rows``: the rows are named by all their values.
+    ``new_rows``: the new rows of the updates. Each holds at most KEPT; ``update_missing`` and
+    ``delete_missing`` count all changes. ``whole_rows``: rows are identified by all their values.
     """
 
     update_missing: int
@@ -80,8 +80,8 @@ class Skipped:
 
 @dataclass(frozen=True)
 class LocalRow:
-    """An existing row. ``shown``: its text in the log; ``by``: the commit that wrote it, if known;
-    ``of_run``: a change of the same run made it, so it is in no commit."""
+    """An existing row. ``shown``: its text in messages; ``by``: the commit that wrote it, if known;
+    ``of_run``: a change of the same run made it, so that it is not committed yet."""
 
     shown: str
     by: FileCommit | None = None
@@ -89,7 +89,7 @@ class LocalRow:
 
 
 LocalRows = Mapping[int, LocalRow]
-"""Reported rows by the number of their key."""
+"""Existing rows by the number of their key, or by the position of a change."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Met:
 @dataclass(frozen=True)
 class OriginDiffers:
     """Changes of rows whose last writer was somebody else (update_origin_differs,
-    delete_origin_differs). They are carried out like others.
+    delete_origin_differs). They are carried out like other changes.
 
     ``updates``, ``deletes`` count all changes. The rest describes the first KEPT. ``keys``: the
     rows' keys, as the publisher names them; ``at``: the message sequences; ``update``: whether a
@@ -150,13 +150,14 @@ class NetChange:
 
     To carry it out: if ``truncate``, drop all rows; delete the rows of ``removed``; insert
     ``rows`` and the completed ``incomplete``. ``removed`` holds keys that exist in the target, each
-    in exactly one row; in a table without a key it holds whole rows (``TableSchema.identity``), of
-    which ``copies[i]`` are to go. ``absent`` holds keys that the target must not have. With
+    in exactly one row; in a table without a key it holds whole rows (``TableSchema.identity``), and
+    ``copies[i]`` of row i are deleted. ``absent`` holds keys that the target must not have. With
     ``truncate``, ``removed``, ``absent`` and ``incomplete`` are empty.
 
     If deleted rows stay (``soft_delete``), those that the run changed before it deleted them are in
-    ``rows`` and ``incomplete``, marked as deleted; the others are in ``ended``. ``all_ended``:
-    every live row is deleted, with these metadata columns (one row); the rest is empty then.
+    ``rows`` and ``incomplete``, marked as deleted; the other deleted rows are in ``ended``.
+    ``all_ended``: every live row is deleted, with these metadata columns (one row); the rest is
+    empty then.
     """
 
     table: str
@@ -173,27 +174,27 @@ class NetChange:
     versions: Versions | None = None
     """The row versions of the changes that were not skipped, if requested."""
     without: Callable[[np.ndarray], NetChange] | None = field(default=None, repr=False)
-    """Fold again without the changes of missing rows. The argument is the number missing of each
-    row of ``removed``. None if this net change does not know its changes."""
+    """Fold again without the changes of missing rows. The argument tells how many of each row of
+    ``removed`` are missing. None if this net change does not know its changes."""
     asks: bool = False
     """The net change only asks how many of ``removed`` are missing; ``without`` must be called with
     the answer, even if none are."""
     exists: Callable[[str, np.ndarray, LocalRows], ReplicationConflict] | None = field(
         default=None, repr=False
     )
-    """Make the error for these rows of ``absent``, in order, that the target of this name has.
-    None: ``absent`` is empty."""
+    """Make the error for rows of ``absent`` that the target has, from its name, the rows' numbers
+    in order, and the existing rows. None: ``absent`` is empty."""
     resolved: Met | None = None
     existing: Callable[[np.ndarray, LocalRows], NetChange] | None = field(default=None, repr=False)
-    """Fold again, if an existing row is not an error. The arguments are the rows of ``absent`` that
-    the target has."""
+    """Fold again, if an existing row is not an error. The arguments are the numbers of the rows of
+    ``absent`` that the target has, and the existing rows."""
     ended: EndedRows | None = None
     all_ended: pa.Table | None = None
     differs: Callable[[np.ndarray, LocalRows], OriginDiffers] | None = field(
         default=None, repr=False
     )
-    """Report the changes that remove these rows of ``removed``. None: changes of rows without a key
-    are not reported."""
+    """Report the changes that remove rows of ``removed``, given by numbers. None: the table has no
+    key, so its changes are not reported."""
 
     @property
     def empty(self) -> bool:

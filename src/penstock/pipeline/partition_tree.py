@@ -57,8 +57,8 @@ def belonging(table: LakeTable, bound: PartitionBound, columns: TableSchema) -> 
 
 def membership(table: LakeTable, tables: Sequence[LakeTable], root: TableSchema) -> Level | None:
     """Return the level that gives 0 only to rows within the bounds of a partition and of all tables
-    above it (RelationGetPartitionQual); None for a table that is no partition. ``tables``: those
-    above it and their partitions, at least.
+    above it (RelationGetPartitionQual); None for a table that is no partition. ``tables``: at least
+    the tables above it and their partitions.
 
     Raises FeatureNotSupported for columns whose values cannot be compared here.
     """

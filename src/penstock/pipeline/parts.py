@@ -31,7 +31,7 @@ class Leaves:
     routing: Level
 
     def touched(self, net: NetChange) -> frozenset[int]:
-        """Return the leaves of a net change, even of rows that stay unchanged.
+        """Return the leaves of a net change's rows, even of rows that stay unchanged.
 
         Raises ReplicationConflict (23514) for a row, old or new, that belongs to no leaf.
         """
@@ -51,7 +51,7 @@ class Leaves:
 
 @dataclass(frozen=True)
 class Part:
-    """One of the tables. ``columns``: the position of each of its columns among the relation's."""
+    """One of the relation's tables. ``columns``: its columns' numbers in the relation."""
 
     number: int
     table: DeltaTable
@@ -81,7 +81,7 @@ class Part:
 
     @cached_property
     def shown(self) -> pa.Schema:
-        """The columns that reports show of its rows."""
+        """The columns of its rows that reports show."""
         stamps = {column.name for column in self.table.schema.stamps}
         return pa.schema([f for f in self.table.schema.arrow() if f.name not in stamps])
 
@@ -91,7 +91,7 @@ class Part:
 
     def destination(self) -> Destination:
         """Return the table as tasks write to it. Raises RelationChanged if a generated column
-        cannot be made."""
+        cannot be computed."""
         table = self.table
         generated = generated_columns(table.schema, table.name)
         schema = table.schema.arrow()
@@ -105,7 +105,7 @@ def parts(table: DeltaTable, leaves: Leaves | None, relation: TableSchema) -> tu
 
 
 def shares(rows: pa.Table, leaves: Leaves | None) -> Mapping[int, pa.Table]:
-    """Return the rows of each part that gets any. Raises as ``Leaves.touched`` does."""
+    """Return the rows of each part, without parts that get none. Raises as ``Leaves.touched``."""
     if leaves is None:
         return {0: rows} if rows.num_rows else {}
     found = by_leaf(leaves.routing.leaves(rows))

@@ -1,8 +1,8 @@
 """Arrow data that the driver passes to tasks.
 
-Small Arrow tables are sent inside the task itself. Others are Arrow IPC files in the warehouse's
-staging area, which local tasks map into memory. The files are removed after the job; those that a
-crash leaves are removed when a node starts (``remove_leftovers``).
+Small Arrow tables are sent inside the task itself. Larger ones are Arrow IPC files in the
+warehouse's staging area, which local tasks map into memory. The files are removed after the job, or
+after a crash when a node starts (``remove_leftovers``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.lakehouse.storage import (
 )
 
 INLINE_BYTES: Final = 1 << 20
-"""Smaller payloads are sent with the task, others as a file in the staging area."""
+"""Smaller payloads are sent with the task, larger ones as a file in the staging area."""
 _STAGING: Final = "_penstock/staging"
 
 
@@ -98,7 +98,7 @@ def payloads(storage: Storage) -> Iterator[Payloads]:
 def remove_leftovers(storage: Storage, older_than: datetime) -> int:
     """Remove the files and folders of jobs that a crash ended; return their number.
 
-    ``older_than``: younger ones are left alone, as another node of the same warehouse may use
+    ``older_than``: younger files are left alone, because another node of the same warehouse may use
     them now.
     """
     left = [info for info in storage.list(_folder(storage)) if _older(storage, info, older_than)]
@@ -112,8 +112,8 @@ def remove_leftovers(storage: Storage, older_than: datetime) -> int:
 
 
 def _older(storage: Storage, info: fs.FileInfo, than: datetime) -> bool:
-    """Return whether a file or folder is old. Folders of object stores have no time of their own:
-    all of their files must be old."""
+    """Return whether a file or folder is old. A folder in an object store has no time: all of its
+    files must be old."""
     times = [info.mtime]
     if info.mtime is None and not info.is_file:
         times = [inside.mtime for inside in storage.list(f"{_folder(storage)}/{info.base_name}")]

@@ -1,4 +1,4 @@
-"""Prune: choose the data files that may hold a batch's keys; statistics rule the others out.
+"""Prune: choose the data files that may hold a batch's keys, by the files' statistics.
 
 A file is left out only if its statistics or partition values exclude all of the keys; without
 statistics it stays.
@@ -34,13 +34,13 @@ def candidates(files: Iterable[DataFile], keys: pa.Table) -> list[DataFile]:
 
 
 def may_be_live(file: DataFile, deleted_at: str | None) -> bool:
-    """Return whether the file may hold a row with NULL in that column; None: no row is dead."""
+    """Return whether the file may hold a row with NULL in ``deleted_at`` (None: no row is dead)."""
     nulls = file.stats.get("nullCount") or {}
     return deleted_at is None or nulls.get(deleted_at) != 0
 
 
 def integer_bounds(file: DataFile, column: str, schema: pa.Schema) -> tuple[int, int] | None:
-    """Return least and greatest possible value of an integer column in a file; None if unknown."""
+    """Return the least and greatest possible value of an integer column in a file, if known."""
     type = schema.field(column).type
     if not pa.types.is_integer(type):
         return None
@@ -51,7 +51,7 @@ def integer_bounds(file: DataFile, column: str, schema: pa.Schema) -> tuple[int,
 
 
 def in_order(files: Iterable[DataFile], column: str, type: pa.DataType) -> list[DataFile]:
-    """Sort files by the least possible value of a column; files without a known one come last."""
+    """Sort files by the least possible value of a column; files where it is unknown come last."""
 
     def least(file: DataFile) -> tuple[bool, Any]:
         known = bounds(file.stats, column, type)
@@ -83,7 +83,7 @@ def _test(column: pa.ChunkedArray) -> Test | None:
     """Return a test whether any value of the column may lie in [low, high]; None if bounds are
     useless.
 
-    Bounds leave out NULL, and writers order NaN and -0 differently.
+    Bounds ignore NULL, and writers order NaN and -0 differently.
     """
     if not _bounded(column.type) or column.null_count:
         return None

@@ -1,16 +1,16 @@
 """Changes of Delta tables for streams: one Spark job for a wave of tables, two more for a table
 that is too large for a task, none for little work.
 
-For each table of a transaction, tasks read the rows that went and came, cancel equal ones, pair old
-and new ones, filter and encode them. The results are ``EncodedChanges``, table by table, deletes
-before updates before inserts. They hold messages of pgoutput, or rows for other output plugins.
-Large results come back through the staging area.
+For each table of a transaction, tasks read the removed and added rows, drop those that are equal on
+both sides, pair old with new rows, filter and encode them. The results are ``EncodedChanges``,
+table by table, deletes before updates before inserts. They hold messages of pgoutput, or rows for
+other output plugins. Large results come back through the staging area.
 
 This file divides the works into waves, reads the rows of one table, and pairs them.
 
-Memory: the number of files in work is limited, so the staging area holds a bounded part of the
-messages, and the driver a few megabytes. A table with old and new rows is one piece, because its
-deletes go first; a table that is too large for a task is divided by key.
+A wave is limited in size, so that the staging area holds a bounded part of the messages, and the
+driver a few megabytes. A table with old and new rows is one piece of work, because its deletes are
+sent first; a table that is too large for a task is divided by key.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _INLINE_BYTES: Final = 1 << 20
 _INLINE_OF_A_JOB: Final = 16 << 20
 """The same limit for all items of a job; the driver's JVM holds these messages several times."""
 _WAVE_BYTES: Final = 256 << 20
-"""Bytes of data files whose messages are made before the first is sent; one file may be larger."""
+"""Bytes of data files that are encoded before the first message is sent; one file may be larger."""
 _SHARE_BYTES: Final = 256 << 20
 _JOB: Final = "penstock: publish"
 
@@ -99,7 +99,7 @@ class _Stored:
 
 @dataclass(frozen=True)
 class _TooLarge:
-    """The changes of this table are to be divided."""
+    """The result for a table whose changes must be divided first."""
 
     work: int
 
@@ -115,11 +115,11 @@ def publish_changes(
     staging: str,
     share_bytes: int = _SHARE_BYTES,
 ) -> Generator[EncodedChanges | Failed, None, None]:
-    """Yield the messages of ``items``, which are by table (``work``), in the order of sending.
+    """Yield the messages of ``items`` in the order of sending; ``work`` numbers their tables.
 
-    ``share_bytes``: Arrow data of old and new rows that one task pairs. An error that
-    ``encoded_changes`` raises is the last value, after the messages of the tables before the failed
-    one. Closing the iterator early removes stored messages. Raises StorageError.
+    ``share_bytes``: Arrow data of old and new rows that one task pairs. If ``encoded_changes``
+    raises an error for a table, the error is the last value, after the messages of the tables
+    before it. Closing the iterator early removes stored messages. Raises StorageError.
     """
     # The folder also has files of attempts whose results Spark dropped.
     job = _Job(spark, storage, f"{staging}/{uuid.uuid4()}", share_bytes)
@@ -148,7 +148,7 @@ def _waves(items: Sequence[ChangeItem]) -> Iterator[list[ChangeItem]]:
 
 @dataclass(frozen=True)
 class _Job:
-    """Publish the changes of one transaction. ``folder``: its own, in the staging area."""
+    """The publishing of one transaction's changes. ``folder``: for files in the staging area."""
 
     spark: Spark
     storage: Storage
@@ -156,7 +156,7 @@ class _Job:
     share_bytes: int
 
     def wave(self, items: Sequence[ChangeItem]) -> Iterator[EncodedChanges | Failed]:
-        """Yield all portions of some items, in order."""
+        """Yield the messages of some items, in order."""
         found: list[_Result] = [
             _TooLarge(item.work) for item in items if item.removed and item.size > self.share_bytes
         ]
@@ -170,7 +170,7 @@ class _Job:
                 yield from self._read([result])
 
     def _divided(self, item: ChangeItem) -> Iterator[EncodedChanges | Failed]:
-        """Yield the portions of one table whose changes are too many for a task."""
+        """Yield the messages of one table whose changes are too many for a task."""
         tasks = self.spark.sparkContext.defaultParallelism
         work = divide_items(self.storage, item, self.folder, self.share_bytes, tasks)
         parts: list[Divided] = []
@@ -256,7 +256,7 @@ def _stored(
     first: tuple[Operation, int, bytes],
     rest: Iterator[tuple[Operation, int, bytes]],
 ) -> Iterator[_Stored]:
-    """Store messages in a file. Its name belongs to this attempt: Spark may run a task twice."""
+    """Store messages in a file with a name of its own: Spark may run a task twice."""
     uri, start = f"{task.folder}/{uuid.uuid4()}", 0
     following: tuple[Operation, int, bytes] | None = first
     make_folder(task.folder)
@@ -288,12 +288,12 @@ def _read(stored: _Stored) -> EncodedChanges:
 
 # The changes of one table divided by key, so that each share fits into a task's memory.
 #
-# Changes that are too many for one task become several items, each with whole keys: an old row and
-# its new one are in the same share. Each file is read once: each of a few tasks writes its rows by
-# the hash of their key into a file of the staging area, and a share reads its runs of rows from
-# those files. So the work grows with the bytes and not with their square. A new row whose key has
-# changed uses its old key, if the writer has recorded it and no other pair has the old or the new
-# key.
+# Changes that are too many for one task become several items (shares), each with all rows of its
+# keys: an old row and its new row are in the same share. Each data file is read once: a few tasks
+# write its rows, by the hash of their key, into files of the staging area, and a share reads its
+# runs of rows from those files. So the work grows with the bytes and not with their square. A new
+# row whose key has changed is hashed by its old key, if the writer has recorded the pair and no
+# other pair has the old or the new key.
 
 _HELD_BYTES: Final = 32 << 20
 """Bytes of rows that are sorted by share and written at a time."""
@@ -307,7 +307,7 @@ _MAX_BUCKETS: Final = 1 << 12
 
 
 class Side(IntEnum):
-    """The parts of changes that are divided: rows that went, rows that came, pairs of both."""
+    """The parts of changes that are divided: removed rows, added rows, recorded pairs of both."""
 
     WENT = 0
     CAME = 1
@@ -341,12 +341,12 @@ def divide_items(
 ) -> list[tuple[float, DivideItem]]:
     """Return the work, with costs, by which about ``tasks`` tasks divide ``item``.
 
-    Each share opens all files that they write: the number of files must not grow with the data.
+    Each share opens all files that these tasks write, so there must not be more for more data.
     """
     size = sum(file.size for file in (*item.removed, *item.added))
     shares = 1 + size * _ARROW_BYTES // max(1, share_bytes)
     buckets = int(min(max(_MIN_BUCKETS, shares * _BUCKETS_PER_SHARE), _MAX_BUCKETS))
-    pairs = item.pairs if item.table.key else ()  # without a key, the row would be both keys
+    pairs = item.pairs if item.table.key else ()  # without a key, whole rows would be the keys
     table = replace(item.table, columns=needed_columns(item))
     without = replace(item, table=table, removed=(), added=(), pairs=pairs)
     work = [
@@ -395,7 +395,7 @@ def shares(item: ChangeItem, divided: Sequence[Divided], share_bytes: int) -> li
         for number, mine in runs.items():
             rows = StoredRows(part.uri, part.size, tuple(mine))
             found[number].setdefault(part.side, []).append(rows)
-    # All shares need the same columns, though some may have no rows that came.
+    # All shares need the same columns, though some may have no added rows.
     table = replace(item.table, columns=needed_columns(item))
     return [
         replace(
@@ -495,8 +495,8 @@ def _from(work: DivideItem, *, told: bool) -> str:
 # The rows that a transaction changed in one table: paired, filtered and encoded. This runs in
 # tasks.
 #
-# Parts of files whose rows went or came become pgoutput messages. DuckDB pairs old and new rows and
-# applies row filters. ``pgoutput.messages`` decides which message sends an update
+# Removed and added rows, given as parts of files, become pgoutput messages. DuckDB pairs old and
+# new rows and applies row filters. ``pgoutput.messages`` decides which message sends an update
 # (``TRANSFORMATIONS``).
 
 _ROWS_AT_A_TIME: Final = 1 << 14
@@ -512,8 +512,8 @@ def encoded_changes(
     """Yield (operation, changes, messages) in order; with ``as_rows`` streams of ``change_columns``
     instead of messages.
 
-    Raises PenstockError (55000), VersionGone, and TooManyChanges, before anything else, if the rows
-    to be paired are more than ``share_bytes``.
+    Raises PenstockError (55000), VersionGone; TooManyChanges, before it yields anything, if the
+    rows to be paired are more than ``share_bytes``.
     """
     duck = connection()
     table = item.table
@@ -690,13 +690,13 @@ def _tuple(
     return columns
 
 
-# The rows that went and came as tables of DuckDB, without those that only moved, and checked.
+# The removed and added rows as DuckDB's tables ``went`` and ``came``, checked.
 #
-# Parts of files become the tables ``went`` and ``came``, with the condition that pairs them. Rows
-# that are equal in all columns were copied, not changed, and cancel; they are compared by value,
-# except that -0 differs from 0. PostgreSQL's indexes and commands ensure conditions that writers of
-# a Delta table may violate. A violation is an error with a remedy: the slot stops, so the
-# subscriber gets no wrong changes.
+# A condition pairs the rows of the two tables. Rows that are equal in all columns were only copied
+# to another file, and are dropped from both; they are compared by value, except that -0 differs
+# from 0. PostgreSQL's indexes and commands ensure conditions that writers of a Delta table may
+# violate. A violation is an error with a hint: the slot stops, so the subscriber gets no wrong
+# changes.
 
 MATCHES: Final = '"penstock: row matches"'
 """The column that tells whether a row matches the row filter for updates."""
@@ -719,7 +719,7 @@ def load(
 ) -> Loaded:
     """Make the tables ``went`` and ``came``, without rows that are equal.
 
-    Raises UniqueViolation, and TooManyChanges if the item is not divided and has more rows than
+    Raises UniqueViolation; TooManyChanges if the item is not divided and its rows take more than
     ``share_bytes``.
     """
     table, columns = item.table, needed_columns(item)
@@ -765,8 +765,8 @@ def compared_columns(columns: Sequence[ScanColumn], of: str = "") -> list[str]:
 
 
 def rows_without(of: str, other: str, columns: Sequence[ScanColumn]) -> str:
-    """Return SQL for the rows of one table that the other does not have. It is a quarter of the
-    work of EXCEPT ALL, which also counts repeated rows."""
+    """Return SQL for the rows of one table that the other does not have. This takes a quarter of
+    the work of EXCEPT ALL, which also counts repeated rows."""
     pairs = zip(compared_columns(columns, "o."), compared_columns(columns, "n."), strict=True)
     same = " AND ".join(f"{old} IS NOT DISTINCT FROM {new}" for old, new in pairs)
     return f"SELECT o.* FROM {of} o ANTI JOIN {other} n ON {same}"
@@ -774,7 +774,7 @@ def rows_without(of: str, other: str, columns: Sequence[ScanColumn]) -> str:
 
 @dataclass
 class _Count:
-    """Count the rows and bytes that are read. Raises TooManyChanges beyond ``most`` bytes."""
+    """A counter of the rows and bytes read. Raises TooManyChanges beyond ``most`` bytes."""
 
     most: int | None
     rows: int = 0
@@ -816,8 +816,8 @@ _SHOWN_KEYS: Final = 10
 
 
 def _check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
-    """Raise UniqueViolation if a key is not unique. Rows that are never sent are not checked, and
-    are dropped if keys are repeated: a row filter may omit deleted rows that stay."""
+    """Raise UniqueViolation if a key is not unique. If keys are repeated, first drop the rows that
+    are never sent, and check again: dead rows, which a row filter may omit, repeat keys."""
     sides = ("went", "came")
     twice = _twice(item, duck, *sides)
     if twice and _one_filter(item.table):
@@ -838,7 +838,7 @@ def _check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
 def _twice(
     item: ChangeItem, duck: duckdb.DuckDBPyConnection, *sides: str
 ) -> list[tuple[object, ...]]:
-    """Return some keys that several rows have, of the first side that has such keys."""
+    """Return some repeated keys of the first side that has any."""
     key = ", ".join(quoted(name) for name in item.table.key)
     for rows in sides:
         found = duck.execute(
@@ -861,7 +861,7 @@ def _one_filter(table: PublishedTable) -> bool:
 def check_identity(
     item: ChangeItem, duck: duckdb.DuckDBPyConnection, gone: str, pairs: str | None
 ) -> None:
-    """Check the identity as CheckCmdReplicaIdentity does: no writer of the table has done it."""
+    """Check the identity as CheckCmdReplicaIdentity does: no writer of the table has done so."""
     having = {
         Operation.DELETE: gone,
         Operation.UPDATE: f"SELECT 1 {pairs}" if pairs else gone,
@@ -905,7 +905,7 @@ Counted = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 @dataclass(frozen=True, slots=True)
 class Pairing:
     """SQL conditions on pairs. ``same``: ``o`` of ``went`` and ``n`` of ``came`` are one row; None:
-    no two are. ``moved``: the key of the row has changed; None: no key has."""
+    no rows are paired. ``moved``: the key of the row has changed; None: no key has changed."""
 
     same: str | None
     moved: str | None = None
@@ -918,10 +918,10 @@ def pair_schema(item: ChangeItem) -> pa.Schema:
 
 
 def load_pairs(item: ChangeItem, duck: duckdb.DuckDBPyConnection, counted: Counted) -> bool:
-    """Make the table ``pairs``. Return False, without it, if no pairs were recorded, or if they are
-    gone or of other columns.
+    """Make the table ``pairs``. Return False, without it, if no pairs were recorded, or if their
+    files are gone or have other columns.
 
-    ``counted``: the batches read go through it. Raises StorageError, and the errors of ``counted``.
+    ``counted``: passes on the batches read. Raises StorageError and the errors of ``counted``.
     """
     if not item.pairs:
         return False
@@ -1017,14 +1017,15 @@ def take_whole_rows(
 
 
 def paired_rows(item: ChangeItem, side: str) -> str:
-    """Return SQL for the old or the new rows of ``pairs``, numbered, in a table without a key."""
+    """Return SQL for the old or new rows of ``pairs``, with the number of their pair. The published
+    table has no key."""
     columns = ", ".join(f"{quoted(side + c.name)} AS {quoted(c.name)}" for c in _identifying(item))
     return f"SELECT {columns}, rowid AS {PAIR} FROM pairs"
 
 
 def pair_by_key(item: ChangeItem, duck: duckdb.DuckDBPyConnection, *, told: bool) -> Pairing:
-    """Return the pairing of a table with a key. ``told``: there is a table ``pairs``, whose old
-    rows get their new keys here."""
+    """Return the pairing of a table with a key. ``told``: there is a table ``pairs``; if so, its
+    new keys are added to the old rows in ``went``."""
     key, olds, news = _names(item), _names(item, OLD), _names(item, NEW)
     same = _same("o", key, "n", key)
     if not told or not _load_moved(item, duck):
@@ -1038,8 +1039,8 @@ def pair_by_key(item: ChangeItem, duck: duckdb.DuckDBPyConnection, *, told: bool
 
 
 def _load_moved(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> bool:
-    """Make the table ``moved`` of the pairs that can be sent as updates, in any order; tell whether
-    it has any."""
+    """Make the table ``moved`` of the pairs that can be sent as updates, in any order; return
+    whether there are any."""
     key, olds, news = _names(item), _names(item, OLD), _names(item, NEW)
 
     def there(rows: str, names: Sequence[str]) -> str:
@@ -1068,7 +1069,7 @@ def _same(one: str, names: Sequence[str], other: str, others: Sequence[str]) -> 
 
 
 def _names(item: ChangeItem, side: str = "") -> list[str]:
-    """Return the names of the key's columns as DuckDB has them."""
+    """Return the quoted names of the key's columns in DuckDB's tables."""
     return [quoted(side + name) for name in item.table.key]
 
 

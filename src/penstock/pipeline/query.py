@@ -26,7 +26,7 @@ _BATCH_ROWS: Final = 10_000
 
 @dataclass(frozen=True)
 class QueryInput:
-    """A relation of the SQL. ``schema``: of its columns; ``predicate``: rows that can count."""
+    """A relation in the SQL. ``predicate``: selects the rows that can matter to the result."""
 
     name: str
     schema: pa.Schema
@@ -38,14 +38,14 @@ class Interrupts(Protocol):
     """Requests from outside to end a statement."""
 
     def interrupting(self, action: Callable[[], None]) -> AbstractContextManager[None]:
-        """Have ``action`` called by a request, from any thread, while inside the context."""
+        """Let a request call ``action``, in any thread, during the context."""
 
     def check(self) -> None:
         """Raise PenstockError (57014) if the end was requested."""
 
 
 class LakeQuery:
-    """Run one query. ``staging``: URI of a folder."""
+    """One query. ``staging``: URI of a folder."""
 
     def __init__(
         self, spark: Spark, storage: Storage, staging: str, interrupts: Interrupts
@@ -81,7 +81,7 @@ class LakeQuery:
         duck.unregister("arriving")
 
     def _rows(self, given: QueryInput) -> Iterator[pa.RecordBatch]:
-        """Yield the input's rows. An error is kept, since DuckDB hides what is raised here."""
+        """Yield the input's rows. An error is kept, since DuckDB hides errors raised here."""
         try:
             for batch in read_rows(
                 self._spark,

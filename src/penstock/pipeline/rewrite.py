@@ -1,8 +1,8 @@
-"""Rewrite: copy data files without their dead rows to new files. This runs inside tasks, and in the
-node if columns change.
+"""Rewrite: copy the live rows of data files to new files. This runs inside tasks, and in the node
+if columns change.
 
-The live rows of some files of one table, by their deletion vectors, go to new files in the same
-order, with the columns of the table. Memory: ``batch_bytes`` of one file and the row group that is
+The rows that deletion vectors leave in some files of one table go to new files in the same order,
+with the columns of the table. Memory holds ``batch_bytes`` of one file and the row group that is
 being gathered.
 """
 
@@ -45,7 +45,7 @@ class RewrittenFile:
 
     @classmethod
     def of(cls, file: DataFile) -> RewrittenFile:
-        """Return the rewrite of a file of a table."""
+        """Return a table's file as one to be rewritten."""
         return cls(file.path, file.deletion_vector, file.partition_values)
 
 
@@ -53,11 +53,11 @@ class RewrittenFile:
 class RewriteItem:
     """Files of one table to rewrite as new files of ``target_file_bytes`` each.
 
-    ``into``: the URI of the table that gets these, if it is another one; ``layout``: of the table
-    that gets them. ``batch_bytes``: Arrow data read at a time. ``constants``: by column, the value
-    of all rows, whatever the files have under its name; ``generated``: columns computed from the
-    others. ``replaced``: by column, texts and their new values. ``deleted_at``: rows that are not
-    NULL in this column of the files are left out.
+    ``into``: the URI of the table that gets the new files, if it is another table; ``layout``: the
+    layout of the table that gets them. ``batch_bytes``: Arrow data read at a time. ``constants``:
+    by column, the value of all rows, whatever the files have under its name; ``generated``: columns
+    computed from the others. ``replaced``: by column, texts and their new values. ``deleted_at``:
+    rows that are not NULL in this column of the files are left out.
     """
 
     storage: Storage
@@ -109,7 +109,7 @@ def _live_rows(item: RewriteItem, left_out: list[int]) -> Iterator[pa.RecordBatc
             held = [n for n in item.schema.names if n in there and n not in constant]
             dead = item.deleted_at if item.deleted_at in there else None
             held += [dead] if dead is not None and dead not in held else []
-            # If the file holds none of the columns, any other gives the number of rows.
+            # If the file has none of the columns, any other column gives the number of rows.
             for start, batch in read_batches(
                 parquet, held or there[:1], max_bytes=item.batch_bytes
             ):
@@ -178,12 +178,11 @@ def _column(batch: pa.RecordBatch, field: pa.Field, constants: Mapping[str, pa.S
 
 # Files rewritten because the columns of their table change: one new file for each old one.
 #
-# The new columns of the tables are staged before; files with the same rows are staged with them. A
-# dropped column leaves the files, so that its values do not appear in a column of the same name
-# that is added later. An added column holds its default or its generated value in existing rows.
-# Older versions keep their files until VACUUM. The work is done before anything is locked:
-# rewritten files are remembered by their old file, and after a lost race only newer files are
-# rewritten.
+# The tables' new columns are staged first, then files with the same rows. A dropped column is
+# removed from the files, so that its values do not appear in a column of the same name that is
+# added later. An added column holds its default or its generated value in existing rows. Older
+# versions keep their files until VACUUM. The work is done before anything is locked: rewritten
+# files are remembered by their old file, and after a lost race only newer files are rewritten.
 
 DDL_APP_ID: Final = "penstock_ddl"
 """The transaction marker of commits that change columns."""
@@ -195,9 +194,9 @@ _Key = tuple[str, str, str, TableSchema]
 @dataclass(frozen=True)
 class ColumnChange:
     """A table with its new columns staged. ``dropped``: names that are only in files, and no longer
-    in rows; ``constants``: by Delta name, the values of all rows in the added columns; those that
-    are generated are computed from the other columns instead. ``replaced``: by Delta name, texts
-    and their new values.
+    in rows; ``constants``: by Delta name, the value of all rows in each added column; an added
+    column that is generated is computed from the other columns instead. ``replaced``: by Delta
+    name, texts and their new values.
     """
 
     table: DeltaTable
@@ -207,7 +206,7 @@ class ColumnChange:
 
     @property
     def concerns_files(self) -> bool:
-        """Return whether files must be rewritten. Added NULL columns do not need it: a column that
+        """Return whether files must be rewritten. Added NULL columns need no rewrite: a column that
         a file lacks is NULL."""
         return bool(self.dropped) or bool(self.replaced) or self.fills
 
@@ -257,14 +256,14 @@ class ColumnRewrites:
                 self._done[_key(change, file)] = change.table, new
 
     def stage(self, change: ColumnChange) -> None:
-        """Give the new files of a complete change to its table."""
+        """Stage the new files of a complete change on its table."""
         if change.concerns_files:
             found = {f.path: self._done.pop(_key(change, f)) for f in change.table.files.values()}
             ready = {path: file for path, (_, file) in found.items() if file is not None}
             if not change.replaced:
                 change.table.stage(rewritten=ready)
                 return
-            # The values of rows change, which readers of changes must see.
+            # Rows get new values: this is a change of data that readers of changes must see.
             change.table.stage(removed=ready, written=tuple(ready.values()))
 
 

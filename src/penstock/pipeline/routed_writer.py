@@ -1,7 +1,7 @@
 """Routed writer: write rows of a relation to the tables that hold them. This runs inside tasks.
 
-Batches have the relation's columns. Each table gets files of its own. Memory: one row group in all,
-however many leaves there are: the fullest is written first.
+Batches have the relation's columns. Each table gets files of its own. Memory holds one row group in
+all, however many leaves there are: the leaf with the most rows in memory is written first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.pipeline.write import Destination
 
 
 class RoutedWriter(WritesFiles):
-    """Write rows to the files of their leaves. ``routing`` None: there is one destination."""
+    """A writer of rows to the files of their leaves. ``routing`` None: there is one destination."""
 
     def __init__(
         self, destinations: Sequence[Destination], routing: Level | None, target_file_bytes: int
@@ -43,8 +43,8 @@ class RoutedWriter(WritesFiles):
         return [(at, file) for at, writer in self._writers.items() for file in writer.files]
 
     def add(self, rows: pa.RecordBatch, leaves: Integers | None = None) -> None:
-        """Write a batch. ``leaves``: the leaf of each row, if known. Raises ReplicationConflict
-        (23514) for a row without a partition, StorageError."""
+        """Write a batch. ``leaves``: the leaf of each row, if known. Raises StorageError;
+        ReplicationConflict (23514) for a row without a partition."""
         table = pa.Table.from_batches([rows])
         if self._routing is None:
             self._write(0, table)

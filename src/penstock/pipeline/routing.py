@@ -40,8 +40,8 @@ End: TypeAlias = "pa.Scalar | Limit"
 
 @dataclass(frozen=True)
 class ListBound:
-    """The bound of a LIST partition. ``values``: those that are not NULL; ``null``: whether NULL is
-    one of them."""
+    """The bound of a LIST partition. ``values``: its values other than NULL; ``null``: whether NULL
+    belongs to the partition."""
 
     values: pa.Array
     null: bool
@@ -57,7 +57,7 @@ class RangeBound:
 
 @dataclass(frozen=True)
 class HashBound:
-    """Rows whose hash leaves ``remainder``."""
+    """Rows whose hash modulo ``modulus`` is ``remainder``."""
 
     modulus: int
     remainder: int
@@ -69,8 +69,8 @@ Bound = ListBound | RangeBound | HashBound
 @dataclass(frozen=True)
 class Level:
     """A partitioned table. ``key``: the columns of its partition key, whose types are known.
-    ``partitions``: bounds with leaves' numbers or further levels; ``default``: the leaf or level
-    for rows that none of them takes; None if there is none."""
+    ``partitions``: each bound with the number of its leaf, or with a further level; ``default``:
+    the leaf or level for rows within no bound; None if there is no default partition."""
 
     relation: str
     key: tuple[Column, ...]
@@ -113,8 +113,8 @@ class Level:
                 found[taken] = to
 
     def _divided(self, rows: _Rows, mine: Mask) -> Iterator[tuple[int | Level | None, Mask]]:
-        """Yield each partition for any of the rows ``mine``, with their mask; None for rows without
-        a partition."""
+        """Yield each partition that takes some of the rows ``mine``, with the mask of these rows;
+        None instead of a partition for rows that none takes."""
         left = mine
         hashes = self._hashes(rows) if _hashed(self.partitions) else None
         for bound, to in self.partitions:
@@ -215,7 +215,7 @@ def comparable(array: pa.Array) -> pa.Array:
     if not pa.types.is_floating(array.type):
         return array
     numbers = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
-    numbers[np.isnan(numbers)] = np.nan  # one of them, with a positive sign
+    numbers[np.isnan(numbers)] = np.nan  # one NaN for all, with a positive sign
     bits = numbers.view(np.int64)
     ordered = np.where(bits < 0, bits ^ np.iinfo(np.int64).max, bits)
     return pa.array(ordered, mask=~_mask(pc.is_valid(array)))
@@ -245,7 +245,7 @@ def _mask(array: pa.Array) -> Mask:
 
 
 def by_leaf(numbers: Integers) -> Mapping[int, Integers]:
-    """Return the positions of the rows of each leaf that has any."""
+    """Return the positions of each leaf's rows, without leaves that have none."""
     if not len(numbers):
         return {}
     order = np.argsort(numbers, kind="stable")

@@ -1,8 +1,8 @@
 """Find a table's live rows with one of given keys, as the table's unique index would.
 
 The search covers some files of one version of the table, and returns positions by file. Statistics
-rule out files that cannot hold a key. Keys are looked up in the indexes of the others; files
-without an index are searched. The caller decides which index is unique, and handles existing rows.
+rule out files that cannot hold a key. Keys are looked up in the indexes of the other files; a file
+without an index is searched. The caller decides which keys are unique, and handles existing rows.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from penstock.pipeline.table_work import search_seconds
 _AT_ONCE: Final = 1_000_000
 """The number of rows that are held in memory."""
 _HERE_SECONDS: Final = 1.0
-"""Seconds of searching that are done in this process: a session waits, and Spark may have to start
-for more."""
+"""The estimated seconds up to which a search runs in this process: a session waits for it, and
+Spark may have to start first."""
 
 
 @dataclass(frozen=True)
 class KeyedTable:
-    """A table and one of its keys. ``schema``: with that key."""
+    """A table and one of its keys, which is the key of ``schema``."""
 
     storage: Storage
     uri: str
@@ -53,7 +53,7 @@ class KeyedTable:
 
     @property
     def deleted_at(self) -> str | None:
-        """The column that is NULL in live rows, if the table may hold dead ones."""
+        """The column that is NULL in live rows, if the table may have dead rows."""
         return self.schema.deleted_at
 
 
@@ -64,8 +64,8 @@ def rows_with_keys(
     spark: Spark,
     indexes: KeyIndexes | None,
 ) -> dict[str, Hits]:
-    """Return, by path, the rows found in these files of the table. ``keys``: columns of the key by
-    their names, without NULL. Raises StorageError."""
+    """Return, by path, the rows found in these files of the table. ``keys``: the key's columns
+    under their names, without NULL. Raises StorageError."""
     chosen = [f for f in candidates(files, keys) if may_be_live(f, table.deleted_at)]
     if not chosen:
         return {}
@@ -84,8 +84,8 @@ def rows_with_keys(
 def columns_of_files(
     storage: Storage, uri: str, files: Sequence[DataFile], columns: Sequence[ScanColumn]
 ) -> Iterator[tuple[pa.Table, Integers]]:
-    """Yield some columns of all live rows of files of a table, and the numbers of the rows, one
-    file after another, as many at once as memory allows. Raises StorageError."""
+    """Yield ``columns`` of all live rows of the files, file by file, about ``_AT_ONCE`` rows at a
+    time, with the rows' numbers, counted over all files. Raises StorageError."""
     held: list[pa.RecordBatch] = []
     start = count = 0
     for file in files:

@@ -1,8 +1,8 @@
 """Scan: read rows of data files, with PostgreSQL's names of columns. This runs inside tasks.
 
 A scan reads the chosen rows of one file, at a version of the table, as record batches. Columns that
-a file lacks were added later and are NULL. A partitioned table's partition values come from its
-log. Memory: a run of rows of one file.
+a file lacks were added later and are NULL. Partition values come from the table's Delta log. Memory
+holds one run of rows of the file.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class ScanColumn:
 class ScanFile:
     """The rows of a file that are in ``only`` and not in ``gone``.
 
-    Both are deletion vectors as the log describes them. ``gone``: that of the version that is read;
-    ``only``: its rows are read, all for None. ``rows``: physical rows, or -1. ``start``, ``stop``:
-    the range of physical rows that is read (None: to the end).
+    Both describe deletion vectors as the Delta log does. ``gone``: the vector of the version that
+    is read; ``only``: read no other rows; None: read all. ``rows``: physical rows, or -1.
+    ``start``, ``stop``: the range of physical rows that is read (None: to the end).
     """
 
     path: str
@@ -79,7 +79,7 @@ class ScanFile:
 
     @classmethod
     def of_part(cls, part: FilePart) -> ScanFile:
-        """Return the rows of a file that came or went."""
+        """Return the rows of a file that were added or removed."""
         return replace(cls.of(part.file), gone=part.gone, only=part.only)
 
 
@@ -88,7 +88,7 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches in the file's order, with ``columns`` by their PostgreSQL names.
 
-    Raises VersionGone if the file no longer exists, StorageError.
+    Raises StorageError; VersionGone if the file no longer exists.
     """
     for _, batch in scan_positions(storage, table_uri, file, columns):
         yield batch
@@ -97,7 +97,7 @@ def scan(
 def scan_positions(
     storage: Storage, table_uri: str, file: ScanFile, columns: Sequence[ScanColumn]
 ) -> Iterator[tuple[Integers, pa.RecordBatch]]:
-    """Yield the same batches as ``scan``, each after the positions of its rows in the file."""
+    """Yield the same batches as ``scan``, each with the positions of its rows in the file."""
     try:
         yield from _scan(storage, table_uri, file, columns)
     except VersionGone:
@@ -169,7 +169,7 @@ def _rename_columns(
     arrays = []
     for column in columns:
         if column.stored in values:
-            # The log's value wins: Spark also writes these columns to files, with '' for NULL.
+            # The Delta log's value wins: Spark may also write the column to files, '' for NULL.
             value = partition_scalar(values[column.stored], column.type)
             arrays.append(pa.repeat(value, batch.num_rows))
         elif column.stored in names:
@@ -184,8 +184,8 @@ def _rename_columns(
 
 
 def _convert(array: pa.Array, column: ScanColumn) -> pa.Array:
-    """Convert a file's column to the table's present type: types widen, and writers have their own
-    layouts."""
+    """Convert a file's column to the table's present type: columns become wider, and writers choose
+    their own layouts."""
     if _class(array.type) == _class(column.type) or pa.types.is_null(array.type):
         with contextlib.suppress(pa.ArrowException):
             return array.cast(column.type)

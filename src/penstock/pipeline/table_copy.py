@@ -6,7 +6,7 @@ complete, its files are staged on the Delta table, and the caller commits them. 
 before that. ``table_copy_task`` copies a unit of work. Rows of large tables never touch the driver.
 
 PostgreSQL copies with one worker and one slot per table (tablesync.c). Here the tables of a round
-share one consistent point, and a large table is cut by ctid.
+share one consistent point, and a large table is divided by ctid.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """The progress of a table's copy. ``bytes_total``: of the publisher's heap with TOAST, as
-    estimated when the copy began; ``bytes``: its part in finished units; ``rows``: of finished
-    units.
+    """The progress of a table's copy. ``bytes_total``: the size of the publisher's heap with TOAST,
+    as estimated when the copy began; ``bytes``: the part of it in finished units; ``rows``: the
+    rows of finished units.
     """
 
     table: str
@@ -75,7 +75,7 @@ class CopyProgress:
 Progress = Callable[[CopyProgress], None]
 
 _UNIT_COST: Final = 128 << 10
-"""Bytes that are read in the time that a unit takes to begin and end."""
+"""The overhead of a unit, as the bytes that could be read in that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class CopyOptions:
     ``unit_bytes``: the least heap (with TOAST) that a task reads; it reads more of large tables, so
     that their files get large, too. ``connections``: the most simultaneous sessions on the
     publisher. ``batch_bytes``: bytes that a task reads at once. ``target_file_bytes``: size of data
-    files. ``here_bytes``: heaps of at most this size in all are copied in this process. ``tables``:
+    files. ``here_bytes``: the total size of heaps up to which this process copies them. ``tables``:
     the most tables that are copied at the same time; None: all.
     """
 
@@ -99,11 +99,11 @@ class CopyOptions:
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """A published table and the Delta table that it is copied into. ``leaves``: those of a
-    partitioned table, which hold its rows; ``tree``: the catalog's tables that they come from;
-    ``point``: the snapshot holds everything up to it; ``out_of_range``: the treatment of values out
-    of range; ``draw``: gives values of the target's sequences; ``enums``: the node's own types.
-    ``rows``: only these are compared, all for None."""
+    """A published table and the Delta table that it is copied into. ``leaves``: the leaves of a
+    partitioned table, which hold its rows; ``tree``: the catalog's tables they are made from;
+    ``point``: the snapshot holds everything up to this LSN; ``out_of_range``: the treatment of
+    values out of range; ``draw``: returns values of the target's sequences; ``enums``: the node's
+    own types. ``rows``: the only rows to compare; None: all."""
 
     info: RemoteTable
     table: DeltaTable
@@ -128,7 +128,7 @@ class CopySource:
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """The result of a table's copy. ``bytes``: of the data files."""
+    """The result of a table's copy. ``bytes``: the size of the data files."""
 
     table: str
     rows: int
@@ -137,7 +137,7 @@ class CopyResult:
 
 @dataclass(slots=True)
 class _Copy:
-    """A table's state while the round runs. ``ended``: finished, failed or not wanted."""
+    """A table's state while the round runs. ``ended``: finished, failed or no longer needed."""
 
     source: CopySource
     ended: bool = False
@@ -179,11 +179,11 @@ def run_copy(
 ) -> tuple[CopyResult, ...]:
     """Copy the tables; stage each and call ``finished`` for it (to commit) once it is complete.
 
-    A table ends alone: ``failed`` is called with the error of its first unit that fails, which
-    names table and column (ConnectionFailure, ValueNotRepresentable, StorageError,
+    An error ends only its table: ``failed`` is called with the error of the first unit that fails,
+    which names table and column (ConnectionFailure, ValueNotRepresentable, StorageError,
     ProtocolViolation, or the server's: PublisherError, UndefinedObject and so on), or with the
-    error of ``finished``. A table that is no longer needed ends without a call. ``is_needed``, and
-    ``check``, which raises if the snapshot is lost, are called about every half second. All
+    error of ``finished``. A table that is no longer needed ends without a call. ``is_needed`` and
+    ``check`` are called about every half second; ``check`` raises if the snapshot is lost. All
     callbacks run in the calling thread. Tables that were not finished have nothing staged, and
     their files are removed as far as they are known.
     """
@@ -213,7 +213,7 @@ def run_copy(
 
 @dataclass(slots=True)
 class _Round:
-    """Handle the results of a round, in the thread that asks for them."""
+    """The handling of a round's results, in the thread that asks for them."""
 
     job: CopyJob
     copies: Sequence[_Copy]
@@ -309,8 +309,8 @@ def _tasks(
     options: CopyOptions,
     failed: Callable[[CopySource, PenstockError], object],
 ) -> list[CopyTask]:
-    """Return the tasks of all units, table by table, so that the first tables are complete long
-    before the last ones; the largest first, so that the last ones to end are short."""
+    """Return the tasks of all units, table by table, so that the first tables are complete early;
+    the largest tables and units are first, so that the last tasks to end are short."""
     sized: list[tuple[int, CopyTask]] = []
     for copy in copies:
         wanted = _unit_bytes(spark, copy.source.info, options)
@@ -408,13 +408,13 @@ def _description(sources: Sequence[CopySource]) -> str:
     return f"penstock: copy {', '.join(source.table.name for source in sources)}"[:200]
 
 
-# The work of an initial copy: one Spark task per unit, or all in this process; results as they
-# come.
+# The work of an initial copy: one Spark task per unit, or all units in this process.
 #
 # Each unit's result is returned once, as soon as its task is done. A unit that has lost its own
 # connection is copied again, twice at most, unless the snapshot is known to be gone; finished units
 # stay finished. Spark's ``collect`` returns results only when all tasks are done. An accumulator
-# sends them earlier, so that a table can be committed and progress shown while the others go on.
+# sends them earlier, so that a table can be committed, and progress shown, while other tables are
+# still being copied.
 
 _CHECK_INTERVAL_S: Final = 0.5
 _LONGEST_UNIT_S: Final = 15.0
@@ -422,15 +422,15 @@ _LONGEST_UNIT_S: Final = 15.0
 _TRIES: Final = 3
 """The number of attempts at a unit whose connection breaks."""
 _PAUSE_S: Final = 1.0
-"""Seconds before a unit is retried: by then a lost server is known to be lost."""
+"""Seconds before a unit is retried, so that the loss of the whole server is noticed first."""
 _TICK_S: Final = 0.1
 _ENDED: Final = object()
 """The mark that there will be no more results."""
 
 
 class _Arrivals(AccumulatorParam[list[Result]]):
-    """Send the results of finished tasks to the driver at once, while their job still runs. In
-    executors it only collects."""
+    """An accumulator that sends results of finished tasks to the driver while their job still runs.
+    In executors it only collects them."""
 
     def __init__(self, deliver: Callable[[Result], None] | None = None) -> None:
         self._deliver = deliver
@@ -450,7 +450,7 @@ class _Arrivals(AccumulatorParam[list[Result]]):
 
 
 class CopyJob:
-    """Run the units of a round in a thread of its own; a context manager that cancels it.
+    """The job of a round's units, in a thread of its own; a context manager that cancels it.
 
     ``spark``: None copies in this process. ``at_once``: the most units, ``tables``: the most tables
     that are copied at the same time; None: all.
@@ -472,7 +472,7 @@ class CopyJob:
         self._arrived: queue.SimpleQueue[Result | BaseException | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._todo = {task.number: task for task in tasks}
-        """Units that somebody waits for, in order."""
+        """Units whose results are still wanted, in order."""
         self._delivered: set[int] = set()
         """Units of ``_todo`` with results in the queue."""
         self._taken: dict[int, Result] = {}
@@ -480,7 +480,7 @@ class CopyJob:
         """Units of this wave that have lost their connections and are tried again."""
         self._tries: Counter[int] = Counter()
         self._restart = False
-        """The running job has units that nobody waits for, so another job must follow it."""
+        """The running job has unwanted units: it is cancelled, and another job follows."""
         self._cancelled = False
         self._thread = threading.Thread(target=self._run, name="copy", daemon=True)
 
@@ -501,11 +501,10 @@ class CopyJob:
     def results(
         self, check: Callable[[], None], stray: Callable[[Copied], None] = lambda copied: None
     ) -> Iterator[Result]:
-        """Yield each unit's result once, as it comes. Raises Spark's errors.
+        """Yield each unit's result once, as it arrives. Raises Spark's errors.
 
-        ``check`` is called every half second, however fast the results come. ``stray`` is called
-        for results that nobody waits for: units of a discarded table, and second attempts at a
-        unit.
+        ``check`` is called every half second, however fast the results arrive. ``stray`` is called
+        for unwanted results: of units of a discarded table, and of second attempts at a unit.
         """
         looked = time.monotonic()
         while self._todo:
@@ -527,8 +526,8 @@ class CopyJob:
                     stray(arrived)
 
     def discard(self, numbers: Collection[int]) -> None:
-        """Stop waiting for these units. Those that run are cancelled; other units that run in the
-        same job begin again."""
+        """Stop waiting for these units. If some are running, their job is cancelled; its other
+        units begin again."""
         with self._lock:
             running = [n for n in numbers if n in self._todo and n not in self._delivered]
             for number in numbers:
@@ -556,7 +555,7 @@ class CopyJob:
         return _ENDED if arrived is None else arrived
 
     def _take(self, result: Result) -> bool:
-        """Take a result off the units to wait for; tell whether somebody waited for it."""
+        """Remove a result's unit from ``_todo``; return whether it was there."""
         with self._lock:
             if self._todo.pop(result.number, None) is None:
                 return False
@@ -564,7 +563,7 @@ class CopyJob:
         return True
 
     def _cancel_unwanted(self) -> None:
-        # This is called again and again, as the job may just be about to begin.
+        # This is called again and again, because the job may just be about to begin.
         if self._restart and self._context is not None:
             self._context.cancelJobGroup(self._group)
 
@@ -646,15 +645,15 @@ class CopyJob:
         return [] if self._cancelled else waiting if narrow else waiting[: self._at_once]
 
 
-# Units of copy work, into which a table is cut, and the commands that each sends to the publisher.
+# Units of copy work, into which a table is divided, and the commands that each sends.
 #
 # From the sizes of a table's heaps and the columns of its target, SELECT commands are made and
 # packed so that each task reads about the same amount. This part is pure: no Spark, no connection.
 # ``CopyJob`` and ``table_copy_task`` run the commands.
 #
-# A heap is cut by ctid, which PostgreSQL 14 and later reads by TID range scans. The last range of a
-# heap is open: blocks may have been added since they were counted, and the snapshot may see rows in
-# them.
+# A heap is divided by ctid, which PostgreSQL 14 and later reads by TID range scans. The last range
+# of a heap is open: blocks may have been added since they were counted, and the snapshot may see
+# rows in them.
 
 _UNITS_PER_CORE: Final = 8
 _LARGEST_UNIT: Final = 512 << 20
@@ -671,9 +670,9 @@ class Unit:
 def unit_bytes(size: int, cores: int, least: int) -> int:
     """Return the size of units of a table of ``size`` bytes: ``least``, or more for large tables.
 
-    Each core gets the same number of units, or the last ones would keep only some cores busy. For
-    this, units become up to twice as large, but not smaller: each costs a session at the publisher,
-    too.
+    Each core gets the same number of units, or the last units would keep only some cores busy. For
+    this, units become up to twice as large, but not smaller: each unit costs a session at the
+    publisher, too.
     """
     count = -(-size // max(least, min(size // (cores * _UNITS_PER_CORE), _LARGEST_UNIT)))
     if count > cores:
@@ -682,10 +681,10 @@ def unit_bytes(size: int, cores: int, least: int) -> int:
 
 
 def units_of(table: RemoteTable, columns: Sequence[Attribute], unit_bytes: int) -> list[Unit]:
-    """Cut a table into units of about ``unit_bytes``; small partitions share one.
+    """Divide a table into units of about ``unit_bytes``; small partitions share a unit.
 
-    ``columns``: the published columns in the order in which the target wants them. There is always
-    at least one unit, even for a table that looks empty. Without columns its rows are counted.
+    ``columns``: the published columns in the order of the target; without columns each row is read
+    as ``true``. There is always at least one unit, even for a table that looks empty.
     """
     selected = (
         ", ".join(

@@ -1,10 +1,10 @@
 """Units of the initial copy: read from the publisher and written to Parquet, in an executor or in
 the node.
 
-A ``CopyTask`` is a frozen value that crosses to executors. It returns data files that no log entry
-names, or the error that stopped the task, as a value. Each task opens its own connection, imports
-the exported snapshot and reads block by block: COPY in binary format, with the same readers as the
-stream of changes. Memory: one block, or a row that is larger, and one row group of the file.
+A ``CopyTask`` is a frozen value that crosses to executors. The result is data files that the Delta
+log does not name yet, or the error that stopped the task, as a value. Each task opens its own
+connection, imports the exported snapshot and reads COPY's binary format block by block, with the
+readers of the stream of changes. Memory holds one block (or one larger row) and one row group.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from penstock.walreceiver.copy_blocks import Prefixes, blocks_of, start_copy
 from penstock.walreceiver.snapshot_holder import lost_snapshot
 
 _NOT_FOR_EVER: Final = "SET lock_timeout = '5s'"
-"""A lock timeout that ends a deadlock. Our own session has locked the table
-(``walreceiver.table_locks``). Another session that wants to change the table is ahead of us in the
-lock queue. It waits for our session, which waits for us."""
+"""A lock timeout that ends a deadlock: a session that wants to change the table waits for the
+node's lock (``walreceiver.table_locks``), this task waits behind that session in the lock queue,
+and the node keeps its lock until the task has ended."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _LET_IT_PASS: Final = (
@@ -64,26 +64,26 @@ _END_WITH_ME: Final = "SET client_connection_check_interval = '1s'"
 platforms do not support it."""
 
 _SNAPSHOT_IS_GONE: Final = ("22023", "42704", "55000")
-"""The SQLSTATEs of a lost snapshot: there is no such file (up to PostgreSQL 16, later versions), or
-its session has ended."""
+"""The SQLSTATEs of a lost snapshot: its file does not exist (22023 up to PostgreSQL 16, 42704 in
+later versions), or its session has ended (55000)."""
 
 
 @dataclass(frozen=True)
 class CopyTask:
     """A unit of the initial copy.
 
-    ``number``: of the unit in its round; ``columns``: in the order of ``schema``, which has one
-    column for each of ``targets``; targets that are not published get their default, or are
-    ``generated``. ``point``: the snapshot holds everything up to it.
+    ``number``: the unit's number in its round; ``columns``: the published columns in the order of
+    ``schema``, which has one column for each of ``targets``; targets that are not published get
+    their default, or are ``generated``. ``point``: the snapshot holds everything up to this LSN.
 
-    ``destinations``: the tables that get the rows, the leaves of a partitioned table by
-    ``routing``. If there are none, the rows go to ``table_uri`` in ``storage``.
+    ``destinations``: the tables that get the rows: for a partitioned table, the leaves in the order
+    of ``routing``. If there are none, the rows go to ``table_uri`` in ``storage``.
 
-    ``application_name``: of its session. ``doing``: for errors. ``batch_bytes``: of PostgreSQL's
-    binary format, read at once. ``target_file_bytes``: the size at which a new file begins.
-    ``out_of_range``: the treatment of values out of range, except in columns of the ``key``.
-    ``drawn``: values of sequences for the rows, as ``with_values`` sets them. ``enums``: the node's
-    types.
+    ``application_name``: of its session. ``doing``: the words for the work in error messages.
+    ``batch_bytes``: bytes of PostgreSQL's binary format that are read at once.
+    ``target_file_bytes``: the size at which a new file begins. ``out_of_range``: the treatment of
+    values out of range, except in columns of the ``key``. ``drawn``: sequence values for the rows,
+    as ``with_values`` sets them. ``enums``: the node's types.
     """
 
     number: int
@@ -118,7 +118,7 @@ class CopyTask:
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A file, and the number of the leaf that gets it; 0 if the table has none."""
+    """A file, and the number of the leaf that gets it; 0 if the table has no leaves."""
 
     part: int
     file: WrittenFile
@@ -134,7 +134,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class CopyFailed:
-    """A unit's error. Its files are gone."""
+    """A unit's error. The unit's files have been removed."""
 
     number: int
     error: PenstockError
@@ -185,9 +185,9 @@ def read_unit(
 
 
 def with_values(task: CopyTask, draw: Draw) -> CopyTask:
-    """Return the task with values of sequences. The publisher counts the unit's rows for that,
-    since a running task cannot ask for more values. Raises the errors of ``draw``,
-    ConnectionFailure, PublisherError."""
+    """Return the task with sequence values. The publisher counts the unit's rows first, since a
+    running task cannot ask for more values. Raises the errors of ``draw``, ConnectionFailure,
+    PublisherError."""
     names = task.drawing
     count = _count_rows(task) if names else 0
     return replace(task, drawn={name: draw(name, count) if count else () for name in names})
@@ -209,8 +209,8 @@ def _destinations(task: CopyTask) -> tuple[Destination, ...]:
 
 
 def _check(files: Sequence[tuple[int, WrittenFile]], sent: int, task: CopyTask) -> None:
-    """Check that every row that the server has sent is in a file, and that every file has the
-    length that was written, which is looked up. Raises PenstockError, StorageError."""
+    """Check that every row that the server has sent is in a file, and that the storage has each
+    file with the length that was written. Raises PenstockError, StorageError."""
     written = sum(file.rows for _, file in files)
     if written != sent:
         raise PenstockError(
@@ -279,7 +279,7 @@ def _blocks(session: _Session, query: str, task: CopyTask) -> Generator[CopyBloc
 
 
 def _fields(task: CopyTask) -> int:
-    """Return the number of fields in a row. Without columns it is one, so that there are rows."""
+    """Return the number of fields in a row. A table without columns is read by SELECT true."""
     return max(1, len(task.columns))
 
 
@@ -301,8 +301,8 @@ def _hints() -> Iterator[None]:
 
 
 def _convert(block: CopyBlock, task: CopyTask, before: int) -> pa.RecordBatch:
-    """Return rows in the target's types and names, without generated values. ``before``: the number
-    of the unit's rows that came before them."""
+    """Return a block's rows in the target's types and names, without generated values. ``before``:
+    the number of the unit's rows before the block."""
     cells = block.cells(_fields(task))
     published = {
         attribute.name: (_column(column, attribute, task), attribute)

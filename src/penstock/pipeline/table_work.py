@@ -33,8 +33,8 @@ from penstock.pipeline.tasks import HISTORY, Item, SearchItem, Written
 from penstock.pipeline.write import Completion, Destination, WriteItem
 
 _ITEM_SECONDS: Final = 0.01
-"""The approximate cost of a search before it reads its first byte. This and the next ones decide
-how work is packed, and whether there is a job at all."""
+"""The approximate cost of a search before it reads its first byte. This and the constants below
+decide how work is packed, and whether there is a job at all."""
 _WRITE_SECONDS: Final = 0.0025
 """The cost of one more file, most of it spent waiting for the disk beside other files."""
 _SECONDS_PER_ROW: Final = 2e-8
@@ -51,7 +51,7 @@ class ApplyOptions:
     ``min_slice_bytes``, ``max_slice_bytes``: Arrow data that one write task takes; in between, a
     table's rows are spread over all cores. ``here_seconds``: no job is run for less work than this.
     ``own``: an app id; changes of rows that another app has written are reported. None: no check.
-    ``indexes``: of keys; None: the files themselves are always searched.
+    ``indexes``: key indexes; None: the files themselves are always searched.
     """
 
     min_slice_bytes: int = 24 << 20
@@ -65,12 +65,12 @@ class ApplyOptions:
 class TableWork:
     """A net change to carry out on a table.
 
-    ``leaves``: of a partitioned table, which has no rows of its own; ``table`` then names it.
-    ``check_absent``: look whether keys that the batch inserts exist. It is off only for
+    ``leaves``: the leaves of a partitioned table; ``table`` then only names it and has no rows.
+    ``check_absent``: check that keys that the batch inserts do not exist. It is off only for
     measurements: a unique index at the publisher says nothing about rows whose deletion was never
     sent. ``written``: the net change's complete rows if they are in files already
-    (``write_before_commit``) and no longer in ``net``. ``history``: takes the versions of ``net``.
-    ``by_index``: trust the indexes of files.
+    (``write_before_commit``) and no longer in ``net``. ``history``: where the row versions of
+    ``net`` are written. ``by_index``: trust the indexes of files.
     """
 
     table: DeltaTable
@@ -100,7 +100,7 @@ class TableWork:
         return parts(self.table, self.leaves, self.net.schema)
 
     def folded_again(self, net: NetChange) -> TableWork:
-        """Return the work with another net change. Files written for this one are removed."""
+        """Return the work with another net change. Files written for the old one are removed."""
         self.remove_written()
         return replace(self, net=net, written=())
 
@@ -110,8 +110,8 @@ class TableWork:
             self.remove_files(written)
 
     def remove_files(self, written: Written) -> None:
-        """Remove files as far as possible: no log entry names them, so the next VACUUM takes the
-        rest."""
+        """Remove files as far as possible: the Delta log does not name them, so the next VACUUM
+        removes the rest."""
         table = self.table_of(written.part)
         for file in written.files:
             table.storage.remove(f"{table.uri}/{file.path}")
@@ -130,7 +130,7 @@ def new_rows(
 def searches(
     number: int, work: TableWork, area: Payloads, options: ApplyOptions, spark: Spark
 ) -> list[tuple[float, Item]]:
-    """Return the other items of one work, with their costs in seconds."""
+    """Return the items of one work that search for old rows, with their costs in seconds."""
     net, items = work.net, list[tuple[float, Item]]()
     places = tuple(part.destination() for part in work.parts)
     keys = net.removed
@@ -238,7 +238,7 @@ def locate_item(
 
 
 def _end_all_items(number: int, work: TableWork) -> list[tuple[float, Item]]:
-    """Return an item for every file with live rows if all rows are deleted and stay."""
+    """Return an item for every file with live rows if all rows become dead rows."""
     net, items = work.net, list[tuple[float, Item]]()
     if net.all_ended is None:
         return items
@@ -266,7 +266,7 @@ def _end_all_items(number: int, work: TableWork) -> list[tuple[float, Item]]:
 
 
 def _dead_rows(net: NetChange, area: Payloads) -> Payload | None:
-    """Return ``DeadRows.rows``."""
+    """Return the payload for ``DeadRows.rows``; None if no old row becomes a dead row."""
     if net.ended is None:
         return None
     columns = {f"s{i}": column for i, column in enumerate(net.ended.stamps.columns)}
@@ -282,7 +282,7 @@ def _dead_of(part: Part, net: NetChange, rows: Payload) -> DeadRows:
 
 
 def probe_table(net: NetChange, keys: pa.Table) -> pa.Table:
-    """Return ``LocateItem.probe``."""
+    """Return the table for ``LocateItem.probe``."""
     probe = keys.rename_columns([f"k{i}" for i in range(keys.num_columns)])
     if net.copies is not None:
         probe = probe.append_column("copies", pa.array(net.copies))
@@ -291,7 +291,7 @@ def probe_table(net: NetChange, keys: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True)
 class _Completing:
-    """Rows that need cells of old rows, whatever part these are in."""
+    """Rows that need cells of old rows, in whatever part the old rows are."""
 
     incomplete: Incomplete
     schema: pa.Schema
@@ -299,7 +299,7 @@ class _Completing:
     rows: Payload
 
     def of(self, part: Part) -> Completion:
-        """Return the completion for files of one part. The rows may go to other parts."""
+        """Return the completion for files of one part. The new rows may go to other parts."""
         missing = {name: part.names[name] for name in self.incomplete.missing}
         return Completion(self.schema, missing, self.to, self.rows)
 
@@ -322,7 +322,7 @@ def _completing(
 
 
 def _completion_table(incomplete: Incomplete, to: Integers) -> pa.Table:
-    """Return ``Completion.rows``."""
+    """Return the table for ``Completion.rows``."""
     columns = {f"v{i}": column for i, column in enumerate(incomplete.rows.columns)}
     columns |= {f"m{i}": pa.array(m) for i, m in enumerate(incomplete.missing.values())}
     return pa.table({**columns, "old": pa.array(incomplete.old), "to": pa.array(to)})
@@ -333,7 +333,7 @@ def _slices(rows: pa.Table, options: ApplyOptions, spark: Spark) -> list[pa.Tabl
         return []
     size = rows.nbytes
     count = size // options.min_slice_bytes
-    if count > 1:  # a small batch asks for no Spark
+    if count > 1:  # a small batch needs no Spark session
         count = min(count, spark.sparkContext.defaultParallelism)
     step = -(-rows.num_rows // max(count, -(-size // options.max_slice_bytes), 1))
     return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]

@@ -35,10 +35,11 @@ HISTORY: Final = -1
 
 @dataclass(frozen=True)
 class SearchItem:
-    """Locate the batch's keys in one file, complete and write the rows that need old ones, and
-    write ``dead`` rows, which stay, again.
+    """One file to search: locate the batch's keys in it, complete and write the new rows that need
+    old rows of the file, and write its ``dead`` rows again.
 
-    Probe rows below ``removals`` are keys that must exist and go; the others must not exist.
+    The first ``removals`` probe rows are keys that must exist and are removed; the other keys must
+    not exist.
     """
 
     locate: LocateItem
@@ -54,7 +55,7 @@ class SearchItem:
 
 @dataclass(frozen=True)
 class ShowItem:
-    """Locate few keys in one file, and show a row of each in ``columns``."""
+    """One file in which to locate few keys. A row of each is shown, with ``columns``."""
 
     locate: LocateItem
     columns: pa.Schema
@@ -65,9 +66,9 @@ Item = SearchItem | WriteItem | ShowItem | EndAllItem
 
 @dataclass(frozen=True)
 class Located:
-    """Keys found in a file. Bitmaps are serialised: positions that go, probe rows found, and probe
-    rows found more than once. ``part``, here and below: the number of the file's table among those
-    of the work."""
+    """Keys found in a file. Bitmaps are serialised: positions to delete, probe rows found, and
+    probe rows found more than once. ``part``, here and below: the number of the file's table among
+    the work's tables."""
 
     work: int
     path: str
@@ -79,7 +80,7 @@ class Located:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Rows of a multiset that may go: positions and the probe rows that they equal."""
+    """Rows of a multiset that may be deleted: positions and the probe rows that they equal."""
 
     work: int
     path: str
@@ -90,8 +91,8 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Written:
-    """Files written for a table. ``completed``: the number of rows in them that needed their old
-    versions; ``left_out``: the number of rows of a rewritten file that were not to be in them."""
+    """Files written for a table. ``completed``: the number of their rows that needed old versions;
+    ``left_out``: the number of dead rows (``soft_delete``) that a rewrite dropped."""
 
     work: int
     files: tuple[WrittenFile, ...]
@@ -193,10 +194,10 @@ def _repeated_numbers(probe: Integers) -> BitMap:
     return twice
 
 
-# Rows of a data file as the log shows rows. This runs inside tasks.
+# Rows of a data file as text for log messages. This runs inside tasks.
 #
-# The rows at some positions of a file are returned as text. Long values are cut here, so that
-# little crosses to the driver. Memory: a run of rows of the file at a time.
+# Long values are cut here, so that little crosses to the driver. Memory holds one run of the file's
+# rows at a time.
 
 
 def rows_as_text(file: LocateItem, columns: pa.Schema, position: Integers) -> list[str]:
@@ -216,8 +217,8 @@ def rows_as_text(file: LocateItem, columns: pa.Schema, position: Integers) -> li
 
 def _values(rows: pa.RecordBatch, field: pa.Field, given: pa.Scalar | None) -> list[str]:
     """Return the values of one column as text. A value of another writer that cannot be shown is
-    "?", since the conflict must be reported anyway. ``given``: the value that all rows hold. A
-    column that the file lacks was added later."""
+    "?", since the conflict must be reported anyway. ``given``: the value that all rows have. A
+    column that the file lacks was added later, and is NULL."""
     if given is None and field.name not in rows.schema.names:
         return ["null"] * rows.num_rows
     try:

@@ -1,7 +1,7 @@
 """The versions that a table's rows had during a run of changes, for the table's history.
 
-They are made from the changes' rows and the origin of each cell, and returned a part at a time: a
-large value that was sent once is in every later version that leaves it unchanged.
+They are made from the changes' rows and the origin of each cell, and returned in parts, because
+every later version repeats a large value that was sent once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from penstock.pipeline.columns import Integers, Mask
 class Versions:
     """Every row that the changes made or ended, in order, for the table's history.
 
-    ``sequence``: of the messages; ``type``: numbers of ``history_table.CHANGE_TYPES``. ``given``
-    has the target's columns. ``row``: the row of ``given`` that a version is. ``cells``: column ->
-    the row of ``given`` that has its cell, -1 if the cell is to be taken from row ``old`` of
-    ``NetChange.removed``.
+    ``sequence``: message numbers; ``type``: numbers of ``history_table.CHANGE_TYPES``. ``given``
+    has the target's columns. ``row``: each version's row in ``given``. ``cells``: column -> for
+    each version, the row of ``given`` that has its cell; -1 if the cell must be taken from row
+    ``old`` of ``NetChange.removed``.
     """
 
     sequence: Integers
@@ -47,7 +47,7 @@ class Versions:
 
     @property
     def missing(self) -> Mapping[str, Mask]:
-        """The masks of ``Incomplete``, over all rows."""
+        """Per column, the mask of cells to be completed."""
         return {name: at < 0 for name, at in self.cells.items()}
 
     @property

@@ -1,9 +1,9 @@
 """The daemon process that forks Spark's Python workers on this machine. It has imported the code of
 their tasks, so that a worker begins at once and shares the memory of the modules.
 
-Spark's setting ``spark.python.daemon.module`` names it, and the worker's module is the argument.
-``pyspark.daemon`` does all the rest. Spark ends workers that were idle for a minute, so a table
-that rarely changes gets a new worker for each change.
+Spark's setting ``spark.python.daemon.module`` names this module, and its argument is the worker's
+module. ``pyspark.daemon`` does all the rest. Spark ends workers that were idle for a minute, so a
+table that rarely changes gets a new worker for each change.
 
 PySpark imports after the fork, because a library may start threads when it is imported, and a fork
 has none of its parent's threads. The modules imported here start no thread but one of jemalloc,
@@ -16,8 +16,8 @@ import gc
 import os
 
 if __name__ == "__main__":
-    # pyspark.daemon does this, too, but it must come before the imports: Ctrl-C in a terminal is
-    # for the node, which may have a job that waits for this process.
+    # pyspark.daemon does this, too, but it must come before the imports: Ctrl-C in a terminal must
+    # reach only the node, which may have a job that waits for this process.
     os.setpgid(0, 0)
 
 # OpenBLAS starts threads as soon as numpy is imported, and nobody here multiplies matrices.

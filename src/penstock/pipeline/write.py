@@ -1,7 +1,7 @@
 """Write: new row versions as data files. This runs inside tasks.
 
 Rows are complete, or take some cells from their old versions, whose positions were just located.
-The WrittenFiles are not yet in the table. Memory: a run of rows of the old file at a time.
+The WrittenFiles are not yet in the table. Memory holds one run of the old file's rows at a time.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def write(item: WriteItem) -> list[WrittenFile]:
 
 @dataclass(frozen=True)
 class Destination:
-    """A table that rows go to. ``columns``: the position among the rows' columns of each column of
-    its ``schema``; ``generated``: the columns that are computed from others."""
+    """A table that rows go to. ``columns``: for each column of its ``schema``, the position of that
+    column in the rows; ``generated``: the columns that are computed from others."""
 
     storage: Storage
     table_uri: str
@@ -106,7 +106,7 @@ class Completed:
 
 def complete(completion: Completion, where: LocateItem, hits: Hits) -> Iterator[Completed]:
     """Complete and write the rows whose old versions are at ``hits`` in the file that was searched.
-    They may go to another table than that file's. Raises StorageError, ValueNotRepresentable.
+    The new versions may go to another table. Raises StorageError, ValueNotRepresentable.
     """
     rows = completion.rows.table()
     position, index = hits.of(rows["old"].to_numpy())

@@ -1,7 +1,7 @@
 """Write frame: the rows of a Spark query as data files, written by the tasks that compute them.
 
-No log entry names the WrittenFiles yet. Memory: as ``lakehouse.files``, in each task. The next
-VACUUM removes files that a failed job leaves behind.
+The Delta log does not name the WrittenFiles yet. Each task needs as much memory as
+``lakehouse.files`` says. The next VACUUM removes files that a failed job leaves behind.
 """
 
 from __future__ import annotations

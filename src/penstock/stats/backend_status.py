@@ -35,7 +35,7 @@ _HIDDEN: Final = "..."
 
 
 class BackendType(Enum):
-    """The kind of a pid, in the words of PostgreSQL 17."""
+    """The kind of a session or worker, in the words of PostgreSQL 17."""
 
     CLIENT = "client backend"
     WALSENDER = "walsender"
@@ -47,9 +47,9 @@ class BackendType(Enum):
 class Activity:
     """The state of a session now. Times are seconds since 1970.
 
-    ``query`` is the running query, or the last one. ``role`` and ``subscription`` are oids;
-    ``tables`` are the tables that the worker copies. ``database`` is "" for a physical walsender.
-    ``address`` and ``port`` are None for a worker; so is ``state`` until it has a stream.
+    ``query`` is the running query, or the last query. ``role`` and ``subscription`` are oids;
+    ``tables`` are the tables that a worker copies. ``database`` is "" for a physical walsender.
+    ``address`` and ``port`` are None for a worker, ``state`` is None until a worker has a stream.
     """
 
     pid: int
@@ -72,7 +72,7 @@ class Activity:
 @dataclass(slots=True)
 class Session:
     """The part of a session that other sessions know. ``cancel``, ``terminate`` and ``look`` may be
-    called from any thread; ``look`` brings an activity up to date."""
+    called from any thread; ``look`` returns the activity brought up to date."""
 
     activity: Activity
     cancel: Callable[[], None]
@@ -81,7 +81,7 @@ class Session:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def runs(self, query: str, *, transaction: bool = True) -> None:
-        """Note that a statement begins; ``transaction`` is False for replication commands."""
+        """Record that a statement begins; ``transaction`` is False for replication commands."""
         now = time.time()
         began = self.activity.transaction_started or (now if transaction else None)
         self.activity = replace(
@@ -94,7 +94,7 @@ class Session:
         )
 
     def waits(self, status: TransactionStatus) -> None:
-        """Note that the session waits for its client."""
+        """Record that the session waits for its client."""
         began = self.activity.transaction_started
         self.activity = replace(
             self.activity,
@@ -129,18 +129,18 @@ class Sessions:
         session.ended.set()
 
     def find(self, pid: int) -> Session | None:
-        """Return the session of a pid."""
+        """Return the session with a pid, or None."""
         with self._lock:
             return self._open.get(pid)
 
     def transaction_started(self, pid: int) -> datetime:
-        """Return when a session's transaction began, in UTC; now if it has none
+        """Return when a session's transaction began, in UTC; now if no transaction is open
         (GetCurrentTransactionStartTimestamp)."""
         session = self.find(pid)
         return _moment(None if session is None else session.activity.transaction_started)
 
     def statement_started(self, pid: int) -> datetime:
-        """Return when a session's statement arrived, in UTC; now if it has none
+        """Return when a session's statement arrived, in UTC; now if there was no statement
         (GetCurrentStatementStartTimestamp)."""
         session = self.find(pid)
         return _moment(None if session is None else session.activity.query_started)
@@ -152,14 +152,14 @@ class Sessions:
             session.activity = replace(session.activity, application_name=application_name)
 
     def all(self) -> tuple[Activity, ...]:
-        """Return every session, by pid."""
+        """Return the activity of every session, in the order of pids."""
         with self._lock:
             found = [self._open[pid] for pid in sorted(self._open)]
         return tuple(session.look(session.activity) for session in found)
 
 
 def shown_query(text: str) -> str:
-    """Return as much of a query as is kept, cut off before a password (law 9)."""
+    """Return as much of a query as is shown, cut off before a password (law 9)."""
     command = _WITH_SECRETS.search(text)
     if command is not None:
         secret = _SECRET.search(text, command.end())
