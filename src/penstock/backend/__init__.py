@@ -1,1 +1,1 @@
-"""The port and its sessions (postmaster.c, tcop, libpq): from a socket to answers to statements."""
+"""The port and its sessions: accept clients and answer statements (postmaster.c, tcop, libpq)."""

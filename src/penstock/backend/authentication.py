@@ -1,11 +1,11 @@
-"""Logging in (auth.c, auth-scram.c), and what the role may do afterwards (miscinit.c, superuser.c).
+"""Authenticate clients (auth.c, auth-scram.c), and look up a session's role (miscinit.c).
 
-A client logs in by its startup packet and the rules of ``hba``, and gets a role or a refusal. A
-refusal does not reveal whether the role exists or why the password was wrong. The caller delays the
-client after a failed attempt.
+From the startup packet and the rules of ``hba`` a client gets a role or an error. The error does
+not reveal whether the role exists or why the password is wrong. The caller delays the error of a
+failed attempt.
 
-A session remembers only its role, not the role's attributes: ``role_now`` looks them up again. A
-dropped role keeps its identity but loses its attributes, as in PostgreSQL.
+A session remembers its role but not the role's attributes: ``role_now`` looks them up again. If the
+role was dropped, the session keeps its identity without attributes, as in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
 
 Exchange = Callable[[bytes], Event]
-"""A function that sends bytes and returns the client's next message. Raises ConnectionFailure if
-the client has left."""
+"""A function that sends bytes and returns the client's next message. It raises ConnectionFailure
+if the client has disconnected."""
 
 
 def authenticate(
@@ -46,7 +46,7 @@ def authenticate(
 ) -> tuple[Role, bytes]:
     """Authenticate the client; return the role, and the bytes to send before AuthenticationOk.
 
-    ``secret``: random bytes of this node, for users that do not exist. Raises
+    ``secret``: random bytes of this node, from which unknown users get a mock verifier. Raises
     AuthenticationFailure (28P01, 28000), ProtocolViolation.
     """
     last = b""
@@ -81,7 +81,7 @@ def _scram(session: ServerSession, exchange: Exchange, user: str, verifier: Scra
 
 
 def role_now(catalog: Catalog, role: Role) -> Role:
-    """Look up a session's role again."""
+    """Look up the present attributes of a session's role."""
     with catalog.read() as t:
         found = t.roles.find_oid(role.oid)
     if found is not None:

@@ -1,8 +1,7 @@
 """One client's session from its first byte to its last (postgres.c, PostgresMain).
 
-``Backend`` authenticates the client of an accepted connection, answers its queries, and ends. The
-node makes a ``StatementRunner`` for the session, which runs the statements. One thread runs a
-session.
+``Backend`` authenticates the client of an accepted connection and answers its queries. The node
+creates a ``StatementRunner`` for each session, which runs its statements. A session has one thread.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ from penstock.stats.backend_status import Activity, BackendType, Session, Sessio
 _SYNTAX_ERROR: Final = "42601"
 _PASSWORD: Final = re.compile(r"pass|connection|://", re.IGNORECASE)
 _FAILED_LOGIN_PAUSE_S: Final = 0.5
-"""Seconds before a refusal is sent, to make guessing passwords slow."""
+"""Seconds before the error of a failed login is sent, which slows down guessing of passwords."""
 _PROTOCOL_3_2_SINCE: Final = 18
 _EXTENDED: Final = (m.Parse, m.Bind, m.Describe, m.Execute, m.Close, m.Flush)
 
@@ -95,7 +94,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """The client of a session. ``pid`` takes the place of PostgreSQL's process id."""
+    """The client of a session. ``pid`` is a number that stands for PostgreSQL's process ID."""
 
     pid: int
     role: Role
@@ -108,8 +107,8 @@ class SessionContext:
 class BackendOptions:
     """Options that all sessions of a node share.
 
-    ``version``: the reported major version; ``settings``: values for ParameterStatus;
-    ``secret``: random bytes of this node. Times are seconds, 0 for no limit.
+    ``version``: the major version that is reported; ``settings``: values for ParameterStatus;
+    ``secret``: random bytes of this node. Times are in seconds; 0 means no limit.
     """
 
     version: int
@@ -124,28 +123,29 @@ class BackendOptions:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Functions of the node that a session calls."""
+    """The node's functions that a session calls."""
 
     find_role: Callable[[str], Role | None]
     has_database: Callable[[str], bool]
     open_session: Callable[[SessionContext], StatementRunner]
     cancel: Callable[[CancelRequest], None]
     sessions_of: Callable[[int], int] = lambda _: 0
-    """Returns the number of sessions that a role has, by its oid."""
+    """Returns the number of sessions of a role, given its oid."""
     sessions: Sessions = field(default_factory=Sessions)
     """The sessions that pg_stat_activity shows."""
     admit: Callable[[int, bool], None] = lambda pid, walsender: None
-    """Takes a place for a session, by its pid. Raises PenstockError (53300)."""
+    """Counts a session, given its pid and "is a walsender". Raises PenstockError (53300)."""
     answered: Callable[[int, Callable[[], bool]], None] = lambda pid, there: None
-    """Called when a statement's answer was sent, before ReadyForQuery. ``there`` returns whether
+    """Called after a statement's answer is sent, before ReadyForQuery. ``there`` returns whether
     the client is still connected."""
     heard: Callable[[int], None] = lambda pid: None
-    """Called when the client has sent a message after that, or has read all and left."""
+    """Called when the client has surely read that answer: it sent a message, or disconnected
+    without a reset."""
 
 
 class Backend:
-    """Serve one client. ``pid`` and ``key``: those of a valid CancelRequest. ``options`` returns
-    the present options."""
+    """Serves one client. ``pid`` and ``key`` identify the session in a CancelRequest. ``options``
+    returns the present options."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Backend:
         self._pump = MessagePump(sock, self._session)
 
     def run(self) -> None:
-        """Serve the client until it leaves; never raises, and closes the socket."""
+        """Serve the client until it disconnects, then close the socket. Never raises."""
         try:
             if self._begin():
                 self._serve()
@@ -192,19 +192,19 @@ class Backend:
                 self._services.sessions.close(self._shown)
 
     def cancel(self) -> None:
-        """End the running statement soon, from another thread."""
+        """Cancel the running statement; called from another thread."""
         if self.runner is not None:
             self.runner.cancel()
 
     def terminate(self) -> None:
-        """End the session soon, and tell the client; from another thread (die of postgres.c)."""
+        """End the session with an error to its client; called from another thread (die)."""
         self._terminated = True
         if self.runner is not None:
             self.runner.terminate()
         self._socket.stop_reading()
 
     def shut_down(self) -> None:
-        """End the session from another thread."""
+        """End the session without an error to its client; called from another thread."""
         if self.runner is not None:
             self.runner.cancel()
         self._socket.shut_down()
@@ -218,8 +218,8 @@ class Backend:
     # The start
 
     def _begin(self) -> bool:
-        """Serve the start, from the startup packet to ReadyForQuery. Return False if the connection
-        wanted only to cancel."""
+        """Handle the start, from the startup packet to ReadyForQuery. Return False if the
+        connection only brought a CancelRequest."""
         deadline = time.monotonic() + self._options.authentication_timeout_s
         message = self._startup_message(deadline)
         if message is None:
@@ -310,7 +310,7 @@ class Backend:
 
     def _check(self, parameters: StartupParameters, role: Role) -> None:
         require_database(parameters)
-        self.role_oid = role.oid  # from here on the session counts as one of the role's
+        self.role_oid = role.oid  # from now on the session counts for the role's limit
         if not role.superuser and (
             0 <= role.connection_limit < self._services.sessions_of(role.oid)
         ):
@@ -365,16 +365,16 @@ class Backend:
                 changes = self.runner.failed()
                 extended.end_transaction()
                 self._session.transaction_status = self.runner.transaction_status
-                if not isinstance(event, _EXTENDED):  # after those the session waits for Sync
+                if not isinstance(event, _EXTENDED):  # these are followed by Sync
                     self._waits()
                 failure = self._session.fail(error)
-                for change in changes:  # they must come before ReadyForQuery
+                for change in changes:  # ParameterStatus must come before ReadyForQuery
                     send_answer(self._session, self._pump, change)
                 self._pump.send(failure)
 
     def _next_event(self, *, ready: bool) -> Event:
-        """Return the client's next message. ``ready``: the client got ReadyForQuery, so a new
-        message shows that it has read the answers. Raises ConnectionFailure if the session has to
+        """Return the client's next message. ``ready``: ReadyForQuery was sent, so a new message
+        shows that the client has read the answers. Raises ConnectionFailure if the session must
         end."""
         event: Event | None = None
         try:
@@ -382,7 +382,7 @@ class Backend:
                 timeout_s = self._options_now().idle_session_timeout_s or None
                 event = self._pump.next_event(timeout_s)
         except ClientLeft:
-            # A client that had not read everything would have reset the connection, not closed it.
+            # The client has read everything: otherwise its kernel would reset the connection.
             self._services.heard(self.pid)
             raise
         if ready or event is None:
@@ -396,11 +396,11 @@ class Backend:
         return event
 
     def _answered(self) -> None:
-        """Report that all of an answer is sent."""
+        """Report that an answer was sent completely."""
         self._services.answered(self.pid, lambda: not self._socket.left)
 
     def _tell(self, event: Event) -> None:
-        """Show the statement that begins here in pg_stat_activity; Sync ends it."""
+        """Show in pg_stat_activity the statement that this message begins; Sync ends it."""
         assert self.runner is not None and self._shown is not None
         if isinstance(event, m.Query):
             command = self._session.walsender and is_replication_command(
@@ -419,7 +419,7 @@ class Backend:
         self._shown.waits(self.runner.transaction_status)
 
     def _log(self, error: PenstockError, event: Event | None) -> None:
-        # A syntax error quotes a word of the statement, which may be the password (law 9).
+        # A syntax error quotes a word of the statement, which may be a password.
         harmless = isinstance(event, m.Query) and _PASSWORD.search(event.text) is None
         shown = harmless or error.sqlstate != _SYNTAX_ERROR
         report = error.report() if shown else "ERROR:  syntax error"
@@ -445,22 +445,22 @@ def _by_an_administrator() -> ConnectionFailure:
 
 
 def _give_up() -> None:
-    """Raise at once: the session does not wait for the client to take the last message."""
+    """Raise at once: the session does not wait until the client reads the last message."""
     raise ConnectionFailure("the client does not read")
 
 
 # The extended query protocol: prepared statements and portals (Message Flow; postgres.c).
 #
 # ``ExtendedQuery`` answers Parse, Bind, Describe, Execute, Close, Flush and Sync of one session.
-# Parameters in text or binary format are converted to text; each column of a result is sent in the
-# requested format. A portal that was executed in part goes on where it stopped, until its
-# transaction ends. The ``StatementRunner`` describes statements and runs them.
+# Parameters in text or binary format are converted to text; each result column is sent in the
+# requested format. A portal that was suspended can be continued until its transaction ends. The
+# ``StatementRunner`` describes statements and runs them.
 
 
 @dataclass(slots=True)
 class _Portal:
-    """A portal. ``fields`` have the requested formats. ``rows``: the rest of the rows, once it has
-    run."""
+    """A portal. ``fields`` have the requested formats. ``rows``: the rows that are not sent yet,
+    once the portal has run."""
 
     prepared: Prepared
     parameters: tuple[bytes | None, ...] = field(repr=False)
@@ -471,7 +471,7 @@ class _Portal:
 
 
 class ExtendedQuery:
-    """Hold the portals of one session. The runner, which runs DEALLOCATE, holds the statements."""
+    """The portals of one session. The runner keeps the prepared statements (DEALLOCATE)."""
 
     def __init__(self, session: ServerSession, pump: MessagePump, runner: StatementRunner) -> None:
         self._session = session
@@ -481,7 +481,7 @@ class ExtendedQuery:
         self._status = TransactionStatus.IDLE
 
     def handle(self, event: Event) -> None:
-        """Answer one message. Raises PenstockError, which the session turns into an answer."""
+        """Answer one message. Raises PenstockError, which the session sends to the client."""
         match event:
             case m.Parse():
                 self._parse(event)
@@ -498,7 +498,7 @@ class ExtendedQuery:
                 named.pop(event.name, None)
                 self._pump.send(self._session.close_complete())
             case m.Flush():
-                return  # answers are always sent at once
+                return  # all answers are sent at once anyway
             case m.Sync():
                 self._sync()
             case _:
@@ -510,11 +510,11 @@ class ExtendedQuery:
         self._portals.pop("", None)
 
     def end_transaction(self) -> None:
-        """End all portals, since their transaction has ended."""
+        """Close all portals: their transaction has ended."""
         self._portals.clear()
 
     def after_statement(self) -> None:
-        """End the portals of a block if the statement was its COMMIT or ROLLBACK."""
+        """Close the block's portals if the statement was its COMMIT or ROLLBACK."""
         before, self._status = self._status, self._runner.transaction_status
         if before is not TransactionStatus.IDLE and self._status is TransactionStatus.IDLE:
             self.end_transaction()
@@ -583,7 +583,7 @@ class ExtendedQuery:
         send_rows(self._session, self._pump, answer, described=True, limit=message.max_rows)
 
     def _run(self, portal: _Portal) -> None:
-        """Run a portal up to its first rows, or to its end if it returns none."""
+        """Run a portal until it returns rows, or to its end if it returns none."""
         portal.ran = True
         for answer in self._runner.execute(portal.prepared, portal.parameters):
             if not isinstance(answer, Rows):
@@ -609,7 +609,7 @@ class ExtendedQuery:
 
 
 def _each(codes: Sequence[int], count: int) -> Sequence[int]:
-    """Return a format code for each value: no code means text, one code holds for all."""
+    """Return a format code for each value: no code means text, a single code is for all values."""
     if len(codes) > 1:
         return codes
     return [codes[0] if codes else TEXT_FORMAT] * count
@@ -633,21 +633,21 @@ def _same_types(found: Sequence[FieldDescription], described: Sequence[FieldDesc
 
 
 def _text(value: bytes, type_oid: int, code: int, number: int, encoding: ClientEncoding) -> bytes:
-    """Return a parameter in text format and UTF-8. Raises PostgreSQL's errors of input
+    """Return a parameter in text format and UTF-8. Raises the errors of PostgreSQL's input
     functions."""
     if code == BINARY_FORMAT:
         value = parameter_text(value, type_oid, number)
         return value if type_oid not in CHARACTER_TYPES else encoding.decode(value).encode()
     text = encoding.decode(value)
-    with suppress(FeatureNotSupported):  # values of such types are read later
+    with suppress(FeatureNotSupported):  # values of other types are read when the statement runs
         text = canonical(text, type_oid)
     return text.encode()
 
 
-# Answers to the wire (printtup.c, copyto.c): rows, copies and streams, portion by portion.
+# Send answers to the client (printtup.c, copyto.c): rows, copies and streams, portion by portion.
 #
 # An ``Answer`` is sent through the session's state machine and its socket. Even for a slow client,
-# only one portion of bytes waits here.
+# only one portion of bytes is in memory.
 
 _PORTION: Final = 1 << 16
 """Bytes of rows that are sent at once."""
@@ -655,15 +655,15 @@ _CLIENT_ENCODING: Final = "client_encoding"
 
 
 class StreamEnded(Exception):
-    """The client has left a stream without CopyDone."""
+    """The client has ended a stream without CopyDone."""
 
 
 def send_answer(
     session: ServerSession, pump: MessagePump, answer: Answer, *, described: bool = False
 ) -> None:
-    """Send one statement's answer. ``described``: its columns were sent already.
+    """Send one statement's answer. ``described``: RowDescription was already sent.
 
-    Raises the errors of the rows' source, and ConnectionFailure.
+    Raises ConnectionFailure, and the errors from reading the rows.
     """
     match answer:
         case Rows():
@@ -694,9 +694,9 @@ def send_rows(
     described: bool = False,
     limit: int = 0,
 ) -> None:
-    """Send rows in the formats of their fields: all, or ``limit`` of them if that is above 0.
+    """Send rows in the formats of their fields: at most ``limit`` rows, or all if it is 0.
 
-    Raises what ``send_answer`` raises.
+    Raises as ``send_answer``.
     """
     out, count = bytearray(), 0
     if not described:
@@ -737,7 +737,7 @@ def _notice(session: ServerSession, notice: Notice) -> bytes:
 
 
 class _Stream:
-    """The wire of a walsender in COPY BOTH."""
+    """The client's connection while a walsender streams (COPY BOTH)."""
 
     def __init__(self, pump: MessagePump) -> None:
         self._pump = pump

@@ -1,7 +1,7 @@
-"""Cells of results in the format and encoding that the client wants (the send functions).
+"""Convert result rows to the format and encoding that the client wants (the send functions).
 
-Rows in text format and UTF-8 are converted to the formats of their columns. ``pgtypes`` writes the
-types of tables, this file those of the catalogs. ``pipeline`` writes rows of COPY.
+Rows come in text format and UTF-8. ``pgtypes`` converts the types that tables have, this file those
+that only catalogs have. ``pipeline`` writes the rows of COPY.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ CHARACTER_TYPES: Final = frozenset(
         pg_type.CSTRING,
     )
 )
-"""Types whose binary format is their text, in the client's encoding."""
+"""Types whose binary format is the text, in the client's encoding."""
 _VECTORS: Final[Mapping[int, int]] = {
     pg_type.INT2VECTOR: pg_type.INT2,
     pg_type.OIDVECTOR: pg_type.OID,
 }
-"""The types of arrays that begin at 0 (int2vector, oidvector), and the types of their elements."""
+"""The array types whose subscripts begin at 0, with their element types."""
 _ROWS: Final = 1000
-"""Rows that are put into binary format at once."""
+"""The number of rows that are converted to binary format at once."""
 _NULL: Final = b"\xff\xff\xff\xff"
 
 _Send = Callable[[bytes], bytes]
@@ -77,10 +77,10 @@ _SEND: Final[Mapping[int, _Send]] = {
 
 
 def in_formats(rows: Iterable[Cells], fields: Sequence[FieldDescription]) -> Iterator[Cells]:
-    """Yield the rows, with columns in binary format if their fields say so. Rows are read only as
-    they are needed.
+    """Yield the rows, with columns in binary format where their fields ask for it. ``rows`` is read
+    only as far as needed.
 
-    Raises PenstockError (42883) at a value of a type that has no binary format here.
+    Raises PenstockError (42883) for a value of a type that has no binary format here.
     """
     if all(field.format != BINARY_FORMAT for field in fields):
         return iter(rows)
@@ -110,8 +110,8 @@ def _binary(cells: Sequence[bytes | None], field: FieldDescription) -> Sequence[
 
 
 def _send(type_oid: int) -> _Send | None:
-    """Return the send function for one cell; None if ``pgtypes`` has to write the type, or nobody
-    can."""
+    """Return the send function for one cell; None if the type is left to ``pgtypes``, or is
+    unknown to both."""
     if type_oid in _SEND:
         return _SEND[type_oid]
     if type_oid in _VECTORS:
@@ -126,12 +126,12 @@ def _send(type_oid: int) -> _Send | None:
 
 
 def _send_own(type_oid: int) -> _Send | None:
-    """Return the send function for elements of an array, or None."""
+    """Return the send function for array elements of this type, or None."""
     return _SEND[pg_type.TEXT] if is_enum(type_oid) else _SEND.get(type_oid)
 
 
 def _array(items: Sequence[str | None], element: int, first: int = 1) -> bytes:
-    """Write an array of one dimension (array_send)."""
+    """Write a one-dimensional array (array_send)."""
     if not items and first:
         return struct.pack("!iiI", 0, 0, element)
     out = [struct.pack("!iiIii", 1, int(None in items), element, len(items), first)]
@@ -147,7 +147,7 @@ def _array(items: Sequence[str | None], element: int, first: int = 1) -> bytes:
 
 
 def _column(cells: Sequence[bytes | None]) -> Column:
-    """Return cells as the type families read them."""
+    """Return cells as a ``Column``, which the type families of ``pgtypes`` read."""
     lengths = np.array([0 if cell is None else len(cell) for cell in cells], np.intp)
     ends = np.cumsum(lengths)
     return Column(
@@ -161,8 +161,7 @@ def _column(cells: Sequence[bytes | None]) -> Column:
 def in_encoding(
     rows: Iterable[Cells], fields: Sequence[FieldDescription], encoding: ClientEncoding
 ) -> Iterable[Cells]:
-    """Return the rows with their text in the client's encoding. Raises ValueNotRepresentable
-    (22P05)."""
+    """Return the rows with text in the client's encoding. Raises ValueNotRepresentable (22P05)."""
     if encoding.codec == UTF8.codec:
         return rows
     text = [f.format != BINARY_FORMAT or f.attribute.type_oid in CHARACTER_TYPES for f in fields]
@@ -176,7 +175,7 @@ def in_encoding(
 
 
 def no_function(which: str, type_oid: int) -> PenstockError:
-    """Return PostgreSQL's error for a type without such a function. ``which``: input or output."""
+    """Return the error for a type without a binary function. ``which``: input or output."""
     known = types().get(type_oid)
     name = str(type_oid) if known is None else known.sql_name
     return UndefinedFunction(
@@ -185,10 +184,10 @@ def no_function(which: str, type_oid: int) -> PenstockError:
     )
 
 
-# Parameters in binary format to text (the receive functions of utils/adt).
+# Convert binary parameters of Bind to text format (the receive functions of utils/adt).
 #
-# A binary value of Bind is converted to text format by its type. ``pgtypes`` reads the types of
-# tables, this file a few more. Parameters in text format are read when the statement is run.
+# ``pgtypes`` reads the types that tables have, this file a few more. Parameters in text format are
+# read when the statement runs.
 
 _HEADER: Final = struct.Struct("!iiI")
 _DIMENSION: Final = struct.Struct("!ii")
@@ -196,8 +195,7 @@ _LENGTH: Final = struct.Struct("!i")
 _TIME: Final = struct.Struct("!q")
 _INTERVAL: Final = struct.Struct("!qii")
 _OIDS: Final = (*pg_type.REG_TYPES, pg_type.OID, pg_type.XID, pg_type.CID)
-"""Types of unsigned numbers of four bytes: oids, including those that are printed as names, xid,
-cid."""
+"""Types of four-byte unsigned numbers: oid, the reg* types, xid and cid."""
 
 _SIZES: Final[Mapping[int, int]] = {
     **dict.fromkeys((pg_type.INT4, pg_type.FLOAT4, pg_type.DATE, *_OIDS), 4),
@@ -217,14 +215,14 @@ _SIZES: Final[Mapping[int, int]] = {
     pg_type.INTERVAL: 16,
     pg_type.UUID: 16,
 }
-"""The bytes of each type of a fixed size."""
+"""The binary size of each fixed-size type, in bytes."""
 
 _Receive = Callable[[bytes], bytes]
 
 
 def parameter_text(value: bytes, type_oid: int, number: int) -> bytes:
-    """Return a parameter as text. ``number``: the parameter's. Raises ProtocolViolation (22P03),
-    PenstockError (42883)."""
+    """Return parameter ``$number`` as text. Raises ProtocolViolation (22P03, 08P01), PenstockError
+    (42883)."""
     if len(value) < _SIZES.get(type_oid, 0):
         raise ProtocolViolation("insufficient data left in message")
     try:
@@ -256,7 +254,7 @@ def _parameter_text(value: bytes, type_oid: int) -> bytes:
 
 
 def _parameter_array(value: bytes, element: int) -> bytes:
-    """Read an array of at most one dimension (array_recv)."""
+    """Read a binary array with at most one dimension (array_recv)."""
     dimensions, _, sent = _HEADER.unpack_from(value)
     if sent != element:
         raise DatatypeMismatch(

@@ -1,8 +1,8 @@
-"""Cancelling a session's statement (postgres.c, ProcessInterrupts).
+"""Cancel a session's statement (postgres.c, ProcessInterrupts).
 
-Another thread makes the request. The thread that runs the statement gets PostgreSQL's error at the
-next row or portion that it reads, or when its Spark job has been stopped. Completed work, such as a
-commit of the lake, is not undone.
+Another thread requests it. In the thread that runs the statement, PostgreSQL's error is raised at
+the next row or portion that it reads, or when its Spark job has been stopped. Completed work, such
+as a Delta commit, is not undone.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Drawn = TypeVar("Drawn")
 
 
 class Jobs(Protocol):
-    """Work that statements wait for, by groups."""
+    """Groups of jobs that statements wait for, such as Spark jobs."""
 
     def group(self, name: str) -> AbstractContextManager[None]:
-        """Put the jobs that this thread starts inside the block into the group."""
+        """Put the jobs that this thread starts inside the ``with`` block into the group."""
 
     def interrupt(self, name: str) -> None:
-        """End the jobs of the group, now and later."""
+        """Stop the group's jobs, including any that start later."""
 
 
 class Cancellation:
-    """Cancel the statements of one session."""
+    """Cancels the statements of one session."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        # Others share the Spark context, and a cancelled name stays cancelled.
+        # Sessions share the Spark context, and a cancelled group stays cancelled: use new names.
         session = uuid.uuid4()
         self._groups = (f"penstock {session} {number}" for number in itertools.count())
         self._group = next(self._groups)
@@ -43,37 +43,37 @@ class Cancellation:
         self._actions: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """Begin another query string; earlier requests do not cancel it."""
+        """Begin a query string; earlier requests do not cancel it."""
         self._group = next(self._groups)
         self._requested.clear()
         if self._ended:
             self.request()
 
     def request(self) -> None:
-        """End the running statement soon; from any thread."""
+        """Cancel the running statement. Any thread may call this."""
         self._requested.set()
         self._jobs.interrupt(self._group)
         for action in list(self._actions):
             action()
 
     def end(self) -> None:
-        """End the running statement and every later one; from any thread."""
+        """Cancel the running statement and every later one. Any thread may call this."""
         self._ended = True
         self.request()
 
     @property
     def ended(self) -> bool:
-        """True once nothing may run any more."""
+        """True after ``end``: no statement may run any more."""
         return self._ended
 
     def forget(self) -> None:
-        """Forget a request that was fulfilled; the rest of the query string runs."""
+        """Forget a request that has been handled, so that the rest of the query string runs."""
         self._group = next(self._groups)
         self._requested.clear()
 
     @contextmanager
     def interrupting(self, action: Callable[[], None]) -> Iterator[None]:
-        """Let a request call ``action`` while inside, from any thread."""
+        """Let a cancel request run ``action`` during the ``with`` block, in any thread."""
         self._actions.append(action)
         try:
             yield
@@ -81,7 +81,7 @@ class Cancellation:
             self._actions.remove(action)
 
     def requested(self) -> bool:
-        """Tell whether the running statement has to end."""
+        """Tell whether the running statement is to be cancelled."""
         return self._requested.is_set()
 
     @contextmanager
@@ -89,27 +89,27 @@ class Cancellation:
         """Run a part of the statement that waits for jobs. Raises PenstockError (57014)."""
         try:
             with self._jobs.group(self._group):
-                self.check()  # inside the group: from now on a request finds it
+                self.check()  # inside the group: a later request will stop its jobs
                 yield
         except Exception:
             self.check()
             raise
 
     def drawn(self, items: Iterable[Drawn]) -> Iterator[Drawn]:
-        """Yield the items until a request comes. Raises PenstockError (57014)."""
+        """Yield the items. Raises PenstockError (57014) at a cancel request."""
         for item in items:
             self.check()
             yield item
 
     def copied(self, chunks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-        """Yield ``CopyOut.chunks`` until a request comes; a message that has begun is finished.
-        Raises PenstockError (57014)."""
+        """Yield ``CopyOut.chunks``. Raises PenstockError (57014) at a cancel request, but never
+        within a message."""
         for rows, messages in chunks:
             if rows:
                 self.check()
             yield rows, messages
 
     def check(self) -> None:
-        """Raise PenstockError (57014) if there was a request."""
+        """Raise PenstockError (57014) if cancellation was requested."""
         if self.requested():
             raise QueryCanceled.by_user() from None

@@ -1,11 +1,11 @@
-"""One client's socket (be-secure.c, pqcomm.c): bytes both ways, and messages, within time limits.
+"""Receive and send bytes and messages on a client's socket, with timeouts (be-secure.c, pqcomm.c).
 
-The socket is accepted already, with or without TLS. A ``ServerSession`` turns the client's bytes
-into events, one at a time. ``send`` returns when the kernel has taken everything, so a slow client
-blocks only its own thread and one portion of memory. The state machine's limits bound how far input
-is read ahead.
+The socket is already accepted, with or without TLS. A ``ServerSession`` turns the client's bytes
+into events, one at a time. ``send`` returns when the kernel has accepted all bytes, so a slow
+client blocks only its own thread and one portion of memory. The limits of the ``ServerSession``
+bound how much input is read ahead.
 
-One thread uses a socket; ``shut_down`` and ``stop_reading`` may be called from any.
+A socket is used by one thread; any thread may call ``shut_down`` and ``stop_reading``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
 
 _HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)
-"""The event for a client that closed its side. Only Linux has it; elsewhere only a connection that
-is broken both ways is found."""
+"""The poll event for a client that closed its side. Only Linux has it; other systems only notice a
+connection that is closed in both directions."""
 _PORTION: Final = 1 << 16
-"""Bytes that are sent at once; some of them must get through within the write timeout."""
+"""The bytes that are sent at once. Some of them must be accepted within the write timeout."""
 _RECEIVE: Final = 1 << 16
 _TICK_S: Final = 0.25
-"""Seconds of one wait while a client takes nothing."""
+"""Seconds of one wait while a client reads nothing."""
 
 
 class ClientSocket:
-    """One client's socket. ``address`` and ``port`` are the client's; ``stopped``: by
-    ``stop_reading``."""
+    """One client's socket. ``address`` and ``port`` are the client's; ``stopped``: ``stop_reading``
+    was called."""
 
     def __init__(self, accepted: socket.socket, *, write_timeout_s: float) -> None:
         self._socket = accepted
@@ -48,7 +48,7 @@ class ClientSocket:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def receive(self, timeout_s: float | None) -> bytes | None:
-        """Return bytes, b"" at the end of the connection, None if nothing came within the time.
+        """Return received bytes; b"" at the end of the connection, None after a timeout.
 
         ``timeout_s``: None to wait for ever. Raises ConnectionFailure for a broken connection.
         """
@@ -58,20 +58,20 @@ class ClientSocket:
             self._socket.settimeout(timeout_s)
             return self._socket.recv(_RECEIVE)
         except (TimeoutError, ssl.SSLWantReadError):
-            return None  # nothing came, or only a part of a TLS record
+            return None  # nothing arrived, or only a part of a TLS record
         except ssl.SSLEOFError:
             return b""
         except (OSError, ValueError) as error:
             raise _broken(error) from None
 
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
-        """Send all of it. Raises ConnectionFailure if the connection is broken or the client takes
-        nothing.
+        """Send all of ``data``. Raises ConnectionFailure if the connection is broken or the client
+        does not read.
 
-        ``waiting`` is called repeatedly while the client takes nothing, and at once if the client
-        has sent a message, which ``waiting`` may receive. It raises after too long a time; without
-        ``waiting`` the write timeout applies. After either error nothing more can be sent, since
-        the client has only a part of the data.
+        ``waiting`` is called repeatedly while the client reads nothing, and at once if it has sent
+        a message, which ``waiting`` may receive. ``waiting`` must raise after its own timeout;
+        without ``waiting`` the write timeout applies. After an error nothing more can be sent,
+        because the client has only a part of the data.
         """
         if self._cut_off:
             raise ConnectionFailure("connection to client lost")
@@ -86,8 +86,8 @@ class ClientSocket:
         self._cut_off = False
 
     def _send_some(self, portion: memoryview, waiting: Callable[[], object] | None) -> int:
-        """Send at least some bytes of a portion, and return their number. Until some are taken, TLS
-        must be given the same portion again."""
+        """Send at least some bytes of a portion, and return their number. TLS requires that the
+        same portion is passed again until the socket accepts some of it."""
         blocked: float | None = None
         while True:
             ready = select.POLLOUT
@@ -115,7 +115,7 @@ class ClientSocket:
 
     @property
     def left(self) -> bool:
-        """True if the client has closed its side; it may not have read the last data."""
+        """True if the client has closed its side, perhaps without reading the last data."""
         return not self.stopped and self._poll(_HUNG_UP, 0.0)
 
     def start_tls(self, context: ssl.SSLContext, timeout_s: float) -> None:
@@ -128,20 +128,20 @@ class ClientSocket:
         self.tls = True
 
     def stop_reading(self) -> None:
-        """Make the thread that uses the socket see the end of input. It can still send data that
-        the client takes at once."""
+        """Make the thread that uses the socket see the end of input. It can still send what the
+        client reads at once."""
         self.stopped = True
         with contextlib.suppress(OSError):
-            # Not the TLS socket's own shutdown, which would end both ways.
+            # The TLS socket's own shutdown would end both directions.
             socket.socket.shutdown(self._socket, socket.SHUT_RD)
 
     def shut_down(self) -> None:
-        """End the connection; the thread that uses the socket then sees its end."""
+        """End the connection; the thread that uses the socket will notice."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket; data that was sent still arrives."""
+        """Close the socket. Data that was sent before still arrives."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
@@ -161,30 +161,29 @@ def _broken(error: Exception) -> ConnectionFailure:
 
 
 _WAIT_S: Final = 1.0
-"""The most seconds of one wait."""
+"""The longest single wait, in seconds."""
 
 
 class ClientLeft(ConnectionFailure):
-    """The client has closed its side, or the connection broke."""
+    """The client has closed its side, or the connection is broken."""
 
 
 class MessagePump:
-    """Read and write the messages of one connection."""
+    """Reads and writes the messages of one connection."""
 
     def __init__(self, sock: ClientSocket, session: ServerSession) -> None:
         self._socket = sock
         self._session = session
 
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
-        """Send bytes. ``waiting``: called while the client takes nothing. Raises
-        ConnectionFailure."""
+        """Send bytes. ``waiting``: as for ``ClientSocket.send``. Raises ConnectionFailure."""
         if data:
             self._socket.send(data, waiting)
 
     def next_event(self, timeout_s: float | None) -> Event | None:
         """Return the client's next message; None after ``timeout_s`` seconds (None: wait for ever).
 
-        Raises ClientLeft, ConnectionFailure, and the state machine's errors for bad messages.
+        Raises ClientLeft, ConnectionFailure, and the errors of ``ServerSession`` for bad messages.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while (event := self._session.next_event()) is None:
@@ -193,7 +192,7 @@ class MessagePump:
             if data:
                 self._session.feed(data)
             elif data is not None:
-                if not self._socket.stopped:  # if this side has stopped, the client still listens
+                if not self._socket.stopped:  # otherwise the client can still get an error
                     self._session.end_of_input()
                 raise ClientLeft("unexpected EOF on client connection")
             elif deadline is not None and remaining <= 0:

@@ -1,7 +1,7 @@
-"""Rules for clients: who may connect from where, and how they prove it (hba.c, pg_hba.conf).
+"""Rules for clients: who may connect from where, and how to authenticate (hba.c, pg_hba.conf).
 
-Lines as in pg_hba.conf are compared with a connection. The first rule that matches gives the
-method; without one the client is refused. By default only loopback is open.
+The first rule that matches a connection gives the authentication method; if none matches, the
+client is refused. The default rules accept only connections from the same host.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIELDS: Final = 5
 
 
 class Method(StrEnum):
-    """The way in which a client proves who it is."""
+    """An authentication method."""
 
     TRUST = "trust"
     REJECT = "reject"
@@ -37,7 +37,7 @@ class Method(StrEnum):
 
 
 class ConnectionKind(StrEnum):
-    """The connections to which a rule applies: any, those with TLS, those without."""
+    """The connections that a rule applies to: all, only with TLS, only without TLS."""
 
     HOST = "host"
     HOSTSSL = "hostssl"
@@ -46,7 +46,7 @@ class ConnectionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The facts about a new connection that rules compare."""
+    """The facts about a new connection that rules are compared with."""
 
     address: str
     tls: bool
@@ -57,7 +57,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A line of the rules. ``network``: None for any address."""
+    """One rule. ``network``: None for any address."""
 
     kind: ConnectionKind
     databases: tuple[str, ...]
@@ -78,7 +78,7 @@ class Rule:
         )
 
     def _of_database(self, client: Client) -> bool:
-        # "all" and names also match walsenders of logical replication, as those name a database.
+        # "all" and database names match walsenders for logical replication, but not physical.
         if client.replication is ReplicationMode.PHYSICAL:
             return _REPLICATION in self.databases
         return _ALL in self.databases or client.database in self.databases
@@ -93,7 +93,7 @@ class Rule:
 
 
 def parse_rules(lines: Sequence[str]) -> tuple[Rule, ...]:
-    """Read lines; empty ones and comments are skipped. Raises ConfigurationError (F0000)."""
+    """Parse lines; skip empty lines and comments. Raises ConfigurationError (F0000)."""
     rules = []
     for line in lines:
         words = line.partition("#")[0].split()
@@ -105,7 +105,7 @@ def parse_rules(lines: Sequence[str]) -> tuple[Rule, ...]:
 def method_for(rules: Sequence[Rule], client: Client) -> Method:
     """Return the method of the first rule that matches.
 
-    Raises AuthenticationFailure (28000) if that rule rejects the connection, or none matches.
+    Raises AuthenticationFailure (28000) if this rule rejects the connection, or no rule matches.
     """
     rule = next((rule for rule in rules if rule.matches(client)), None)
     if rule is not None and rule.method is not Method.REJECT:

@@ -1,7 +1,7 @@
 """Replication commands (walsender.c, exec_replication_command).
 
-A parsed command is run within the session's transaction block. This file creates slots, snapshots
-and streams through the node's services; ``slots`` keeps slots, ``stream`` sends.
+A parsed command runs in the session's transaction block. This file creates slots, snapshots and
+streams through the node's services: ``slots`` stores slots, ``stream`` sends changes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplicationCommands:
-    """Run the replication commands of one session."""
+    """Runs the replication commands of one session."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ReplicationCommands:
     def run(self, command: ReplicationCommand) -> Iterator[Answer]:
         """Execute one command. Raises PenstockError.
 
-        The role's right is looked up each time; PostgreSQL does so only when a walsender starts.
+        The REPLICATION attribute is checked each time; PostgreSQL checks it at a walsender's start.
         """
         self._block.check()
         role = role_now(self._services.catalog, self._context.role)
@@ -164,7 +164,7 @@ class ReplicationCommands:
         def change(slot: Slot) -> Slot:
             failover = slot.failover if options.failover is None else options.failover
             two_phase = slot.two_phase if options.two_phase is None else options.two_phase
-            # The next stream sets the position: it begins where its client asks for.
+            # None: the next stream sets two_phase_at, to the LSN at which it begins.
             at = slot.two_phase_at if two_phase and slot.two_phase else None
             return replace(slot, failover=failover, two_phase=two_phase, two_phase_at=at)
 
@@ -197,18 +197,18 @@ class ReplicationCommands:
             )
         self._require_database()
         name = command.slot_name
-        # All checks are made before the stream begins. The slot is acquired again, for the whole
-        # stream, when the stream begins.
+        # Check everything before the stream begins. The stream then acquires the slot again, for
+        # its whole duration.
         version = self._services.version
         with (
             self._services.slots.held(name, self._context.pid, version=version) as slot,
             self._plugin(slot, command.options),
         ):
-            pass  # the plugin has started, so it accepts the options
+            pass  # starting the plugin has checked its options
         end = self._services.sequencer.position().lsn
         if command.start > end:
-            # The subscriber has changes that this log lacks, so it would skip new changes that get
-            # the same positions.
+            # The subscriber has changes that the node's log lacks. New changes would get the same
+            # LSNs, and the subscriber would skip them.
             raise PenstockError(
                 f"requested starting point {command.start} is ahead of the WAL flush position of "
                 f"this server {end}",
@@ -218,7 +218,7 @@ class ReplicationCommands:
         return Streaming(lambda wire: self._stream(wire, command))
 
     def _plugin(self, slot: Slot, options: Options) -> LogicalDecodingContext:
-        """Start the slot's output plugin. Raises PenstockError if it does not exist or refuses."""
+        """Start the slot's output plugin. Raises PenstockError for a bad plugin or bad options."""
         return self._services.reading.context(
             slot, options, binary=True, interrupt=self._cancellation.check
         )

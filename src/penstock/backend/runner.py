@@ -1,8 +1,8 @@
-"""The statements of one session (postgres.c, exec_simple_query).
+"""Run the statements of one session (postgres.c, exec_simple_query).
 
-A query string is parsed, and each statement is answered. ``replication`` runs replication commands.
-Statements about the session itself are run here. The node's services run commands, catalog queries
-and statements on the lake's rows.
+A query string is parsed, and each statement is answered. This file runs statements about the
+session itself, ``replication`` runs replication commands, and the node's services run DDL commands,
+catalog queries and statements on the lake's rows.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _WARNING = "01000"
 
 
 class SessionRunner:
-    """Run the statements of one client that has logged in."""
+    """Runs the statements of one client that has logged in."""
 
     def __init__(self, context: SessionContext, services: SessionServices) -> None:
         self._context = context
@@ -142,7 +142,7 @@ class SessionRunner:
     # StatementRunner
 
     def simple(self, text: str) -> Iterator[Answer]:
-        """Run a query string."""
+        """Run a query string of the simple query protocol."""
         self._cancellation.begin()
         version = self._services.version
         if self._walsender and is_replication_command(text, version):
@@ -199,23 +199,23 @@ class SessionRunner:
         return self._block.status
 
     def failed(self) -> Iterable[ParameterChange]:
-        """Clean up after the running statement has failed. Drop temporary slots, as PostgreSQL
-        does. Return the settings that have changed by the failure."""
+        """Clean up after a failed statement. Drop temporary slots, as PostgreSQL does. Return the
+        settings that the rollback has changed."""
         self._block.fail()
         self._services.slots.take_back(self._context.pid, sent=False)
         self._services.slots.end_session(self._context.pid)
         return self._variables.settle()
 
     def cancel(self) -> None:
-        """End the running statement soon."""
+        """Cancel the running statement."""
         self._cancellation.request()
 
     def terminate(self) -> None:
-        """End the running statement soon, and every other one."""
+        """Cancel the running statement and every later one."""
         self._cancellation.end()
 
     def close(self) -> None:
-        """End the session."""
+        """End the session: roll back its block, and release its snapshot and slots."""
         self._block.abandon()
         self._services.snapshots.withdraw(self._context.pid)
         self._services.slots.take_back(self._context.pid, sent=True)
@@ -277,7 +277,7 @@ class SessionRunner:
                 copied = copy_of_rows(rows, statement)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
             case Copy():
-                # ``packed``: only subscribers copy tables by a replication connection.
+                # ``packed``: on a replication connection the client is a tablesync worker.
                 request = replace(copy_request(statement), packed=self._walsender)
                 copied = services.lake.copy(request, self._block.snapshot(), role)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
@@ -330,7 +330,7 @@ class SessionRunner:
         return Writer(role, self._values(role), self._sequences, self._cancellation)
 
     def _catalog_rows(self, query: SelectStmt, parameters: BoundValues) -> Rows:
-        """Run a query on the catalogs, which may even end this session."""
+        """Run a query on the catalogs. Its functions may even terminate this session."""
         self._block.check_catalogs()
         self._block.query()
         catalogs = self._services.within(self._block.rows).catalog_queries
@@ -344,7 +344,7 @@ class SessionRunner:
         self._warnings.append(Notice("WARNING", message, sqlstate=_WARNING))
 
     def _warned(self) -> Iterator[Notice]:
-        """Yield the warnings of the query's functions."""
+        """Yield the warnings that the query's functions have raised."""
         warnings, self._warnings = self._warnings, []
         yield from warnings
 
@@ -363,12 +363,12 @@ class SessionRunner:
             )
 
     def _learn_types(self) -> None:
-        """Read the node's own types at the beginning of a statement."""
+        """Read the node's enum types, at the beginning of each statement."""
         with self._services.catalog.read() as t:
             remember_enums(t.types.all())
 
     def _role(self) -> Role:
-        """Look up the role for every statement, as rights may have been revoked."""
+        """Look up the role again for each statement: privileges may have been revoked."""
         return role_now(self._services.catalog, self._context.role)
 
     def _facts(self, role: Role) -> SessionFacts:
@@ -393,21 +393,21 @@ class SessionRunner:
         )
 
     def _emit(self, prefix: str, content: bytes) -> None:
-        """Stage a message, which belongs to the block."""
+        """Stage a message of pg_logical_emit_message in the block."""
         lake = self._services.lake
         self._block.emit(prefix, content, "pg_logical_emit_message", lake.open_block)
 
 
-# COPY as a subscriber sends it (tablesync.c, copy_table).
+# COPY as subscribers send it (tablesync.c, copy_table).
 #
 # A parsed COPY becomes a request to read rows and write them in a format; a wrong option raises
-# PostgreSQL's error. The reader finds the table and its columns, and checks rights.
+# PostgreSQL's error. The lake looks up the table and its columns, and checks privileges.
 
 _FORMATS: Final = {"text": False, "binary": True}
 _PORTION_BYTES: Final = 1 << 18
-"""The bytes of rows that are sent at once."""
+"""The bytes of rows that are converted at once."""
 _ROW_BYTES: Final = 16
-"""Bytes that are added for each row: a row without columns takes room, too."""
+"""Bytes added for each row, because a row without columns also needs memory."""
 
 
 def copy_request(statement: Copy) -> CopyRequest:
@@ -468,17 +468,17 @@ def _binary(statement: Copy) -> bool:
     return binary
 
 
-# Descriptions of prepared queries and changes (parse_analyze_varparams).
+# Describe prepared statements (parse_analyze_varparams).
 #
-# The catalogs describe queries on themselves. In statements on tables of the lake, parameters get
-# their types from the columns with which they are used, and NULLs stand for their values.
+# Queries on catalogs are described by ``CatalogQueries``. In statements on tables of the lake,
+# parameters get their types from their use; for the description their values are NULL.
 
 _PUBLIC = "public"
 
 
 @dataclass(frozen=True, slots=True)
 class BoundValues:
-    """Values of parameters, in text format, and the oids of their types."""
+    """Values of parameters in text format, and their type oids."""
 
     values: Cells = ()
     types: Sequence[int] = ()
@@ -503,7 +503,7 @@ def describe_query(
 def described_parameters(
     services: SessionServices, query: PreparableStmt, said: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the types of the parameters of a statement on tables of the lake."""
+    """Return the parameter types of a statement on tables of the lake."""
     count = max(last_parameter(query), len(said))
 
     def columns(schema: str | None, table: str) -> Mapping[str, int]:
@@ -512,17 +512,17 @@ def described_parameters(
     return parameter_types(query, count, said, columns)
 
 
-# Statements that begin, prepare and end transactions, and changes of rows in transactions (xact.c).
+# Run transaction statements, and changes of rows inside transactions (xact.c).
 #
-# ``Transactions`` answers parsed statements of one session. ``transaction_block`` holds the state
-# of the block; the lake stages and commits its rows.
+# ``Transactions`` runs parsed statements of one session. ``transaction_block`` keeps the state of
+# the block; the lake stages and commits its rows.
 
 _Ended = tuple[str, Sequence[Notice]]
-"""The tag, and the notices to send before it."""
+"""The command tag, and the notices to send before it."""
 
 
 class Transactions:
-    """Run the transaction statements of one session."""
+    """Runs the transaction statements of one session."""
 
     def __init__(
         self,
@@ -539,7 +539,7 @@ class Transactions:
         self._standbys = standbys
 
     def change(self, what: str, statement: RowStmt, writer: Writer) -> CommandOutcome:
-        """Run INSERT, UPDATE or DELETE: commit it, or stage it in the block. Raises
+        """Run INSERT, UPDATE or DELETE, and commit it or stage it in the block. Raises
         PenstockError."""
         lake = self._services.lake
         if not self._block.open:
@@ -549,7 +549,7 @@ class Transactions:
         return lake.stage(statement, self._block.snapshot(), writer, rows)
 
     def run(self, statement: Transaction, role: Callable[[], Role]) -> Iterator[Answer]:
-        """Run a statement. Raises PenstockError; after an error of COMMIT the block has ended."""
+        """Run a transaction statement. Raises PenstockError; a failed COMMIT ends the block."""
         if statement.kind in (TransactionKind.BEGIN, TransactionKind.START):
             self._block.check()
             yield from self._block.begin(statement.modes)
@@ -580,7 +580,7 @@ class Transactions:
         raise AssertionError(statement.kind)
 
     def _prepare(self, gid: str, role: Callable[[], Role]) -> _Ended:
-        """Prepare the block; if that fails, it is rolled back (PrepareTransactionBlock)."""
+        """Prepare the block, or roll it back if this fails (PrepareTransactionBlock)."""
         prepares = self._block.open and not self._block.failed
         before = self._standbys.now() if prepares else None
         if prepares:
@@ -596,7 +596,7 @@ class Transactions:
         return tag, waited if warning is None else (*waited, warning)
 
     def _end_prepared(self, statement: Transaction, role: Callable[[], Role]) -> _Ended:
-        """Commit or roll back a prepared transaction of any session."""
+        """Commit or roll back a transaction that any session has prepared."""
         tag, lake = statement.kind.value, self._services.lake
         self._block.check()
         self._block.outside(tag)
@@ -630,8 +630,8 @@ class Transactions:
 
 # SET, RESET and SHOW, in all forms (guc_funcs.c, ExecSetVariableStmt).
 #
-# ``Variables`` runs these statements and set_config() for one session. ``session_settings`` holds
-# the values, the block holds the modes of its transaction.
+# ``Variables`` runs these statements and set_config() for one session. ``session_settings`` keeps
+# the values; the block keeps its transaction modes.
 
 VariableStatement = SetVariable | ResetVariable | ShowVariable | SetTransaction
 
@@ -642,7 +642,7 @@ _APPLICATION: Final = "application_name"
 
 
 class Variables:
-    """Hold the variables of one session. ``tell_name``: called with a new application_name."""
+    """The variables of one session. ``tell_name`` is called with each new application_name."""
 
     def __init__(
         self, settings: SessionSettings, block: TransactionBlock, tell_name: Callable[[str], None]
@@ -688,7 +688,7 @@ class Variables:
         return self._modes().get(name.lower()) or self._settings.show(name)
 
     def values(self) -> Mapping[str, str]:
-        """Return every setting by its lower-case name."""
+        """Return all settings by lower-case name."""
         return {**self._settings.values(), **self._modes()}
 
     def fields(self, name: str | None) -> tuple[FieldDescription, ...]:
@@ -698,8 +698,8 @@ class Variables:
         return field_descriptions(Attribute(column, TEXT) for column in names)
 
     def settle(self) -> list[ParameterChange]:
-        """Publish the session's name once a statement has ended, with or without an error. Return
-        the changes to report to the client."""
+        """Publish application_name after each statement, even a failed one. Return the changes to
+        report to the client."""
         name = self._settings.show(_APPLICATION)
         if name != self._name:
             self._name = name
@@ -707,8 +707,8 @@ class Variables:
         return self._settings.changed()
 
     def _set(self, name: str, value: str | None, *, local: bool) -> None:
-        """Set or reset a variable. A mode of a transaction has no effect outside of a block, as it
-        ends with its statement."""
+        """Set or reset a variable. Setting a transaction mode outside of a block has no effect: the
+        transaction ends with the statement."""
         key = name.lower()
         if key not in (_ISOLATION, _READ_ONLY, _DEFERRABLE):
             self._settings.set(name, value, local=local)
@@ -741,7 +741,7 @@ class Variables:
 
 
 def _as_settings(modes: TransactionModes) -> dict[str, str]:
-    """Return the modes that are given, as settings."""
+    """Return the modes that are not None, as settings."""
     said = {
         _ISOLATION: modes.isolation,
         _READ_ONLY: None if modes.read_only is None else ("off", "on")[modes.read_only],
@@ -750,11 +750,11 @@ def _as_settings(modes: TransactionModes) -> dict[str, str]:
     return {key: value for key, value in said.items() if value is not None}
 
 
-# The wait for standbys: a statement that commits waits for them before its client gets the answer
+# Synchronous replication: a statement that commits waits for standbys before its answer is sent
 # (SyncRepWaitForLSN).
 #
-# The session waits if the log has grown during its statement and its settings ask for it. If the
-# wait is given up, the client gets PostgreSQL's warning; the commit stays.
+# The session waits if its settings ask for it and the node's log has grown during the statement. If
+# the wait is cancelled, the client gets PostgreSQL's warning; the commit stays.
 
 _SHUTDOWN: Final = "57P01"
 _DETAIL: Final = (
@@ -765,15 +765,15 @@ _DETAIL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The end of the log before a commit. ``mode``: the commit's synchronous_commit, which may be
-    set for its block only."""
+    """The end of the node's log before a commit. ``mode``: the synchronous_commit of the commit,
+    which SET LOCAL may have set for its block only."""
 
     lsn: Lsn
     mode: str
 
 
 class StandbyWait:
-    """Wait for standbys, in one session. ``mode`` returns its present synchronous_commit."""
+    """Waits for standbys, for one session. ``mode`` returns its present synchronous_commit."""
 
     def __init__(
         self, services: SessionServices, mode: Callable[[], str], cancellation: Cancellation
@@ -784,34 +784,34 @@ class StandbyWait:
         self._wrote = False
 
     def before(self, statement: Statement) -> Before | None:
-        """Return the end of the log before a statement that may commit; None if there is no standby
-        to wait for."""
+        """Return the end of the node's log before a statement; None if the statement changes
+        nothing, or there is no standby to wait for."""
         if reads(statement):
             return None
         return self.now()
 
     def wrote(self) -> None:
-        """Note that the running query commits."""
+        """Note that the running query has committed something."""
         self._wrote = True
 
     @contextmanager
     def query(self, warnings: list[Notice]) -> Iterator[None]:
-        """Run a query inside the block, and wait if it has committed. A warning is added to
-        ``warnings``."""
+        """Run a query in the ``with`` block, and then wait if the query has committed something.
+        Add a warning to ``warnings`` if the wait is cancelled."""
         self._wrote, before = False, self.now()
         yield
         if self._wrote:
             warnings += self.after(before)
 
     def now(self) -> Before | None:
-        """Return the end of the log, as ``before`` does, for any statement."""
+        """Return the end of the node's log; None if there is no standby to wait for."""
         mode = self._mode()
         if mode not in MODES or self._services.sync_rep.config() is None:
             return None
         return Before(self._services.sequencer.position().lsn, mode)
 
     def after(self, before: Before | None) -> Iterator[Notice]:
-        """Wait until standbys have the log's records since then."""
+        """Wait until standbys have everything up to the present end of the node's log."""
         if before is None:
             return
         services, cancellation = self._services, self._cancellation
@@ -830,16 +830,16 @@ class StandbyWait:
         yield Notice("WARNING", message, _DETAIL, sqlstate=_WARNING)
 
 
-# Commands of one session: each by itself, or as part of a transaction block (utility.c; xact.c).
+# Run the commands (DDL) of one session, outside of or in a transaction block (utility.c; xact.c).
 #
-# Nobody sees the changes of a block before COMMIT, which makes all of them in one transaction of
-# the catalog; until then nothing is locked. A statement of a block is tried, together with those
-# before it, and then rolled back. So its errors and notices are reported at once. Tables that a
-# block creates are staged with its rows (``executor.block``).
+# COMMIT makes all changes of a block in one transaction of the catalog; until then nobody sees them
+# and nothing is locked. A command in a block is run, together with all earlier ones, and rolled
+# back, so that its errors and notices are reported at once. Tables that a block creates are staged
+# with its rows instead (``executor.block``).
 
 
 class NodeCommands:
-    """Run the commands of one session, with its block and cancellation."""
+    """Runs the commands of one session."""
 
     def __init__(
         self, services: SessionServices, block: TransactionBlock, cancellation: Cancellation
@@ -849,7 +849,7 @@ class NodeCommands:
         self._cancellation = cancellation
 
     def run(self, statement: Statement, role: Role) -> CommandOutcome:
-        """Execute a command, or try it in a block. Raises PenstockError."""
+        """Execute a command; in a block, try it and keep it for COMMIT. Raises PenstockError."""
         check, blocks = self._cancellation.check, self._services.blocks
         try:
             if not self._block.open:
@@ -863,7 +863,7 @@ class NodeCommands:
                 raise self._block.refusal("This statement")
             tried = (*self._block.commands, statement)
             outcome = blocks.run(tried, role, commit=False)
-        except ConnectionFailure as error:  # a publisher's, which must not end this session
+        except ConnectionFailure as error:  # to a publisher; it must not end this session
             raise PenstockError(
                 error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
             ) from None
@@ -871,7 +871,7 @@ class NodeCommands:
         return outcome
 
     def commit(self, role: Role) -> None:
-        """Execute the block's commands. After PenstockError nothing is changed."""
+        """Execute the block's commands. After PenstockError nothing has changed."""
         blocks, commands = self._services.blocks, self._block.commands
         if blocks is not None and commands:
             blocks.run(commands, role, commit=True)
@@ -887,10 +887,10 @@ class NodeCommands:
         )
 
 
-# CREATE TABLE ... AS (createas.c): a table with the columns of a query, and its rows.
+# CREATE TABLE ... AS (createas.c): create a table with the columns of a query and insert its rows.
 #
-# The outcome is that of a SELECT. One commit creates the table, the next one inserts its rows. If
-# the query fails, the table is dropped.
+# The command tag is SELECT. One commit creates the table, the next one inserts its rows. If the
+# query fails, the table is dropped.
 
 _DUPLICATE_TABLE = "42P07"
 

@@ -1,7 +1,7 @@
-"""The node's port: it accepts clients, a thread each, within limits (postmaster.c).
+"""The node's port: accept clients up to the limits, each in a thread of its own (postmaster.c).
 
-``Server`` listens on an address, and runs sessions until ``stop``. CancelRequests find their
-session here.
+``Server`` listens on an address, and runs sessions until ``stop``. It also finds the session that
+a CancelRequest names.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from penstock.protocol.startup import CancelRequest
 from penstock.sqlstate import TooManyConnections
 
 _KEY_SIZE: Final = 32
-"""The bytes of a cancel key in protocol 3.2; clients of 3.0 get the first four."""
+"""The bytes of a cancel key in protocol 3.2; clients of protocol 3.0 get the first four."""
 _SHORTEST_KEY: Final = 4
-"""The fewest bytes of an accepted cancel key, those of protocol 3.0."""
+"""The fewest bytes of a cancel key that is accepted: four, as in protocol 3.0."""
 _BACKLOG: Final = 128
 _STOP_S: Final = 10.0
-"""Seconds for each session's thread to end. Threads are daemons, so the process ends anyway."""
+"""Seconds to wait for each thread to end. Threads are daemons, so the process ends anyway."""
 _TOLD_S: Final = 2.0
-"""Seconds that sessions have to tell their clients that the node stops."""
+"""Seconds that sessions have to send their clients the error that the node stops."""
 _TURNED_AWAY_AT_ONCE: Final = 20
-"""Of the clients beyond the limits, this many get an error at the same time; the connections of
-others are just closed."""
+"""The number of clients beyond the limits that can get an error at the same time; connections of
+further clients are just closed."""
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 class ListenOptions:
     """Options of the port. ``port``: 0 for any free one.
 
-    Replication connections count by themselves, from their start packets on (``max_wal_senders``,
-    InitProcess). ``max_connections`` limits all others, including those that are still logging in.
+    ``max_wal_senders`` limits replication connections, ``max_connections`` all others
+    (InitProcess). A connection counts from its startup packet on, even before it has logged in.
     """
 
     address: str = "127.0.0.1"
@@ -54,7 +54,7 @@ class ListenOptions:
 
 
 class Server:
-    """Listen from ``start`` to ``stop``."""
+    """Listens from ``start`` to ``stop``."""
 
     def __init__(self, listen: ListenOptions, backends: BackendOptions, services: Services) -> None:
         self._listen = listen
@@ -70,13 +70,13 @@ class Server:
         self._stopping = threading.Event()
 
     def take(self, options: BackendOptions) -> None:
-        """Set the options of new sessions, and of running ones from their client's next message on,
-        as a reload of PostgreSQL does."""
+        """Set the options of new sessions, and of running sessions from their next message on, as
+        a reload of PostgreSQL does."""
         self._options = options
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port on which the server listens."""
         return int(self._socket.getsockname()[1]) if self._socket is not None else 0
 
     @property
@@ -86,7 +86,7 @@ class Server:
             return len(self._backends)
 
     def start(self) -> None:
-        """Listen. Raises ConfigurationError if the address is in use or not ours."""
+        """Listen. Raises ConfigurationError if the address is in use or is not this host's."""
         listen = self._listen
         try:
             family = socket.AF_INET6 if ":" in listen.address else socket.AF_INET
@@ -104,10 +104,10 @@ class Server:
         log.info("listening on %s, port %d", listen.address, self.port)
 
     def stop(self) -> None:
-        """End every session and the listening, and return when their threads have ended.
+        """Stop listening, end all sessions, and return when their threads have ended.
 
-        Clients get an error (57P01, a fast shutdown); a session that does not end by itself is cut
-        off.
+        Clients get an error (57P01), as in a fast shutdown. A session that does not end by itself
+        is disconnected.
         """
         with self._lock:
             self._stopping.set()  # no session begins after this
@@ -143,7 +143,7 @@ class Server:
             try:
                 self._begin(accepted)
             except (OSError, RuntimeError) as error:
-                # The client has left already, or no thread could be started.
+                # The client has disconnected, or no thread could be started.
                 accepted.close()
                 log.info("could not begin a session: %s", error)
 
@@ -165,7 +165,7 @@ class Server:
             if self._stopping.is_set():
                 accepted.close()
                 return
-            # Started under the lock: stop() joins every thread in the list.
+            # Start it under the lock, because stop() joins every thread in the dict.
             thread.start()
             self._backends[pid] = backend, thread
 
@@ -197,7 +197,7 @@ class Server:
             return sum(backend.role_oid == role_oid for backend, _ in self._backends.values())
 
     def _cancel(self, request: CancelRequest) -> None:
-        """Cancel a session's statement if the key is right. The client gets no answer."""
+        """Cancel a session's statement if the key matches. The client gets no answer."""
         with self._lock:
             found = self._backends.get(request.process_id)
         if found is None or len(request.key) < _SHORTEST_KEY:

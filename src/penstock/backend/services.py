@@ -1,6 +1,6 @@
-"""Services of the node that sessions need beyond their own rooms; ``node`` puts them together.
+"""Services of the node that sessions need from other packages; ``node`` puts them together.
 
-This module has Protocols, and the frozen value that every session gets.
+This module has the services' Protocols, and a frozen value with all services of a session.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class CatalogQueries(Protocol):
     def reads_catalog_only(self, query: PreparableStmt) -> TypeGuard[SelectStmt]: ...
 
     def describe(self, query: SelectStmt, facts: SessionFacts, said: Sequence[int]) -> Description:
-        """Describe a query. ``said``: the parameters' type oids that the client has given, 0 for
-        the others."""
+        """Describe a query. ``said``: the parameters' type oids as the client gave them; 0 if it
+        did not."""
 
     def query(
         self,
@@ -49,11 +49,11 @@ class CatalogQueries(Protocol):
     ) -> Rows: ...
 
     def within(self, catalog: Catalog, warehouse: Warehouse) -> CatalogQueries:
-        """Return the queries for a statement of a block that has created tables."""
+        """Return the queries for a statement of a block: they also see the block's own tables."""
 
     def column_types(self, schema: str, table: str) -> Mapping[str, int]:
-        """Return the type oids of a lake table's columns, in its order; empty if there is no such
-        table."""
+        """Return the type oids of a lake table's columns, in the table's order; empty if the table
+        does not exist."""
 
 
 class Lake(Protocol):
@@ -70,13 +70,13 @@ class Lake(Protocol):
         interrupts: Interrupts,
         session: SessionValues,
     ) -> Rows:
-        """Run a SELECT; its rows are computed as they are read."""
+        """Run a SELECT. Its rows are computed as they are read."""
 
     def describe(self, query: SelectStmt, at: Position, role: Role) -> tuple[FieldDescription, ...]:
         """Return the columns of a query, without running it."""
 
     def change(self, statement: RowStmt, writer: Writer) -> CommandOutcome:
-        """Run INSERT, UPDATE or DELETE: one commit."""
+        """Run INSERT, UPDATE or DELETE, and commit it."""
 
     def truncate(
         self, relations: Iterable[RangeVar], role: Role, *, restart: bool = False
@@ -85,12 +85,12 @@ class Lake(Protocol):
     def open_block(self) -> LakeBlock: ...
 
     def within(self, block: LakeBlock) -> Lake:
-        """Return the lake for the next statement of a block that has created tables."""
+        """Return the lake as the next statement of a block sees it, with the block's own tables."""
 
     def stage(
         self, statement: RowStmt, at: Position, writer: Writer, block: LakeBlock
     ) -> CommandOutcome:
-        """Run INSERT, UPDATE or DELETE in a transaction block."""
+        """Run INSERT, UPDATE or DELETE in a transaction block, on tables as of ``at``."""
 
     def commit(self, block: LakeBlock) -> None:
         """Commit the block. After PenstockError (40001) nothing is committed."""
@@ -107,33 +107,33 @@ class Lake(Protocol):
 
 
 RunCommand = Callable[[Statement, Role, Callable[[], None]], CommandOutcome]
-"""A function that executes a statement of ``commands``; its last argument raises if the statement
-has to end. Raises PenstockError."""
+"""A function that executes a statement of ``commands``. Its last argument is a function that raises
+if the statement is cancelled. Raises PenstockError."""
 
 
 class BlockCommands(Protocol):
-    """Commands of a transaction block, which are one transaction of the catalog."""
+    """Runs the commands of a transaction block as one transaction of the catalog."""
 
     def takes(self, statement: Statement) -> bool:
-        """Tell whether a block may have the statement."""
+        """Tell whether the statement is allowed in a block."""
 
     def run(self, statements: Sequence[Statement], role: Role, *, commit: bool) -> CommandOutcome:
-        """Execute the statements and return the outcome of the last one. Without ``commit``, roll
-        them back. Raises PenstockError (25001, 0A000)."""
+        """Execute the statements and return the outcome of the last one. Roll them back unless
+        ``commit``. Raises PenstockError (25001, 0A000)."""
 
     def defines(self, statement: Statement) -> bool:
-        """Tell whether the statement creates or drops tables that a block may stage."""
+        """Tell whether the statement creates a table, or is about one that the block created."""
 
     def define(self, statement: Statement, role: Role, block: LakeBlock) -> CommandOutcome:
-        """Execute a statement about such tables. Raises PenstockError (0A000, 42P07, ...)."""
+        """Stage a statement for which ``defines`` is true. Raises PenstockError (0A000, ...)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionServices:
-    """The services of a session. ``system_identifier``: the one that IDENTIFY_SYSTEM reports.
+    """The services of a session. ``system_identifier``: as IDENTIFY_SYSTEM reports it.
 
-    ``wal_sender_timeout_s`` returns the present value; 0 for none. ``settings``: the values that
-    SHOW prints, by lower-case names; a reload changes them.
+    ``wal_sender_timeout_s`` returns the present timeout; 0 for none. ``settings``: the values that
+    SHOW prints, by lower-case name; a reload changes them.
     """
 
     catalog: Catalog
@@ -153,13 +153,13 @@ class SessionServices:
     database_oid: int
     wal_sender_timeout_s: Callable[[], float]
     blocks: BlockCommands | None = None
-    """Commands of blocks; None if a block may have none."""
+    """Runs commands in blocks; None if commands are not allowed in blocks."""
     sessions: Sessions = field(default_factory=Sessions)
     sync_rep: SyncRep = field(default_factory=lambda: SyncRep(Senders(), lambda: ""))
-    """The rule for commits that wait for streams; by default none waits."""
+    """Synchronous replication; by default no commit waits."""
 
     def within(self, block: LakeBlock | None) -> SessionServices:
-        """Return the services for the next statement of a transaction block."""
+        """Return services that also see the block's own tables, for its next statement."""
         if block is None or not block.made:
             return self
         queries = self.catalog_queries.within(block.catalog(self.catalog), block.warehouse)

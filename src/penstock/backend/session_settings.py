@@ -1,9 +1,9 @@
 """Settings of one session: SET, RESET, SHOW (guc.c).
 
 A session's values come from the node, the startup packet and SET; the end of a transaction may
-change them. Changes are reported to the client. Names and values are checked as PostgreSQL does
-(``guc``). Dates, numbers and bytea are always printed in the formats that subscribers set; the few
-settings that would change them are refused.
+revert them. Changes are reported to the client. Names and values are checked as in PostgreSQL
+(``guc``). Dates, numbers and bytea are always printed in the formats that subscribers ask for;
+settings that would change these formats are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "role": ("none",),
     "session_authorization": (),
 }
-"""Settings with effects that are not supported, and the only values that each may have here."""
+"""Settings whose effects are not supported, with the only values that are accepted."""
 _ROLES: Final = frozenset({"role", "session_authorization"})
 _SHOWN_AS: Final[Mapping[str, str]] = {"datestyle": "ISO, MDY", "timezone": "UTC"}
 _DEFAULTS: Final[Mapping[str, str]] = {
@@ -38,20 +38,20 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "wal_level": "logical",
     "default_table_access_method": "delta",
 }
-"""Values that differ from PostgreSQL's built-in ones."""
+"""Defaults that differ from PostgreSQL's built-in defaults."""
 _ZONE: Final = "timezone"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnValues:
-    """Values that a session has set, by lower-case name: the present ones, ``now``, and those after
-    the transaction's commit, ``lasting``. They differ by SET LOCAL; else they are one object."""
+    """Values that a session has set, by lower-case name. ``now``: the present values; ``lasting``:
+    the values after COMMIT. Without SET LOCAL both are the same object."""
 
     now: Mapping[str, str]
     lasting: Mapping[str, str]
 
     def with_value(self, key: str, value: str | None, *, local: bool) -> OwnValues:
-        """Return the values with ``value`` for ``key``, or without ``key`` if it is None."""
+        """Return the values with ``key`` set to ``value``, or removed if ``value`` is None."""
         now = _with(self.now, key, value)
         if local:
             return OwnValues(now, self.lasting)
@@ -65,8 +65,8 @@ def _with(values: Mapping[str, str], key: str, value: str | None) -> Mapping[str
 
 
 class SessionSettings:
-    """Hold the settings of one session. ``node``: present values by lower-case name; ``given``: the
-    startup packet's, in order. A savepoint keeps ``own``, and ROLLBACK TO restores it."""
+    """The settings of one session. ``node``: the node's present values by lower-case name;
+    ``given``: the startup packet's values, in order. Savepoints keep ``own`` for ROLLBACK TO."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class SessionSettings:
         version: int,
         superuser: Callable[[], bool] | None = None,
     ) -> None:
-        """``superuser`` returns whether the session's role is one now. Raises as ``set``."""
+        """``superuser`` returns whether the role is a superuser now. Raises as ``set``."""
         self._known = settings(version)
         boot = {
             key: setting.shown(setting.boot)
@@ -88,8 +88,8 @@ class SessionSettings:
         self.own = OwnValues(self._at_start, self._at_start)
         self._starting = True
         for name, value in given:
-            # JDBC sends its machine's time zone. It may be ignored: times are printed with an
-            # offset.
+            # JDBC sends its machine's time zone. It can be ignored, because times are printed with
+            # their UTC offset.
             if name.lower() != _ZONE or value.lower() in _ONLY[_ZONE]:
                 self.set(name, value)
         self._starting = False
@@ -99,7 +99,7 @@ class SessionSettings:
         self._told = {name: held for name in reported if (held := self._value(name)) is not None}
 
     def values(self) -> Mapping[str, str]:
-        """Return every setting by its lower-case name."""
+        """Return all settings by lower-case name."""
         return {**self._boot, **self._node, **self.own.now}
 
     def _value(self, name: str) -> str | None:
@@ -120,15 +120,15 @@ class SessionSettings:
         return name if setting is None else setting.name
 
     def set(self, name: str, value: str | None, *, local: bool = False) -> None:
-        """Set a value. ``local``: until the end of the transaction. None (DEFAULT, RESET) restores
-        the value from the start of the session.
+        """Set a value. ``local``: only until the end of the transaction. The value None (DEFAULT,
+        RESET) restores the value from the start of the session.
 
         Raises UndefinedObject (42704), PenstockError (55P02, 42501, 22023), FeatureNotSupported.
         """
         key = name.lower()
         checked = self.check(name, value)
         if "." in key and key not in self._known:
-            self._boot.setdefault(key, "")  # a placeholder stays known even after a rollback
+            self._boot.setdefault(key, "")  # a placeholder stays defined even after a rollback
         self.own = self.own.with_value(key, checked, local=local)
 
     def check(self, name: str, value: str | None) -> str | None:
@@ -163,7 +163,7 @@ class SessionSettings:
         self.own = self._settled
 
     def changed(self) -> list[ParameterChange]:
-        """Return the changes not yet reported to the client (ReportChangedGUCOptions)."""
+        """Return the changes that are not yet reported to the client (ReportChangedGUCOptions)."""
         if self.own is self._told_of:
             return []
         self._told_of = self.own

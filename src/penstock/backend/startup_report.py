@@ -1,7 +1,4 @@
-"""ParameterStatus at the beginning of a session (BeginReportingGUCOptions).
-
-The names and values are those of the node, the session and the startup packet, in order.
-"""
+"""The values that ParameterStatus reports at the start of a session (BeginReportingGUCOptions)."""
 
 from __future__ import annotations
 
@@ -22,16 +19,16 @@ ALWAYS_REPORTED: Final[Mapping[str, str]] = {
     "default_transaction_read_only": "off",
     "search_path": '"$user", public',
 }
-"""Values that are the same on every node, unless the startup packet has others. Clients rely on
-them: psycopg 3.2 dies if it reads a time from a server that has not reported TimeZone."""
+"""Values that are the same on every node, unless the startup packet sets others. Clients rely on
+them: psycopg 3.2 crashes if it reads a time from a server that has not reported TimeZone."""
 _AS_GIVEN: Final = ("default_transaction_read_only", "search_path")
 
 
 def reported(
     version: int, values: Mapping[str, str], parameters: StartupParameters
 ) -> Sequence[tuple[str, str]]:
-    """Return the names and values to report. ``values``: all but those of the startup packet.
-    Raises InvalidParameterValue."""
+    """Return the names and values to report. ``values``: those of the node and the session; the
+    startup packet's are added. Raises InvalidParameterValue."""
     known = {**values, "application_name": parameters.application_name}
     for name in _AS_GIVEN:
         if (given := parameters.setting(name)) is not None:

@@ -1,10 +1,10 @@
-"""The transaction block of one session (xact.c), as far as a publisher needs one.
+"""The state of one session's transaction block (xact.c).
 
-``TransactionBlock`` follows BEGIN, COMMIT, savepoints and errors. It knows the state that
-ReadyForQuery reports, and the consistent point that a statement reads, with the block's own
-changes. The session's settings commit and roll back with the block. Outside of a block each
-statement is a transaction of its own. Commands are kept for the block's end
-(``runner.NodeCommands``), changed rows are staged (``executor.block``). A block cannot have both.
+``TransactionBlock`` follows BEGIN, COMMIT, savepoints and errors. It returns the status for
+ReadyForQuery, and the consistent point at which a statement reads, with the block's own changes.
+The session's settings commit and roll back with the block. Outside of a block each statement is a
+transaction. Commands are kept for COMMIT (``runner.NodeCommands``), changed rows are staged
+(``executor.block``). A block cannot have both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ONE_SNAPSHOT = ("repeatable read", "serializable")
 
 @dataclass(frozen=True, slots=True)
 class _Savepoint:
-    """The state of the block when the savepoint was made."""
+    """The block's state at SAVEPOINT."""
 
     name: str
     modes: TransactionModes
@@ -56,8 +56,8 @@ class _Block:
 
 
 class TransactionBlock:
-    """Hold the transaction block of one session. ``now`` returns the end of the log; ``settings``:
-    the session's."""
+    """The transaction block of one session. ``now`` returns the latest consistent point;
+    ``settings``: the session's settings."""
 
     def __init__(self, now: Callable[[], Position], settings: SessionSettings) -> None:
         self._now = now
@@ -65,12 +65,12 @@ class TransactionBlock:
         self._block: _Block | None = None
 
     def refuse(self, what: str) -> None:
-        """Raise FeatureNotSupported inside of a block, for a statement that commits by itself."""
+        """Raise FeatureNotSupported inside a block, for a statement that commits by itself."""
         if self.open:
             raise self.refusal(what)
 
     def refusal(self, what: str) -> FeatureNotSupported:
-        """Return the error for a statement that a block may not have."""
+        """Return the error for a statement that is not allowed in a block."""
         return FeatureNotSupported(
             f"{what} cannot run inside a transaction block",
             hint="One statement is one commit of the lake: run it outside of BEGIN ... COMMIT.",
@@ -85,23 +85,23 @@ class TransactionBlock:
 
     @property
     def open(self) -> bool:
-        """True inside of a block."""
+        """True inside a block."""
         return self._block is not None
 
     @property
     def read_only(self) -> bool:
-        """True if the running statement may change nothing (XactReadOnly)."""
+        """True in a read-only transaction (XactReadOnly)."""
         return bool(self.modes.read_only)
 
     def check_read_only(self, tag: str | None) -> None:
-        """Check that a statement may run (PreventCommandIfReadOnly). ``tag``: of a statement that
-        changes something, else None. Raises ReadOnlySqlTransaction (25006)."""
+        """Check that a statement may run (PreventCommandIfReadOnly). ``tag``: its command tag; None
+        if it changes nothing. Raises ReadOnlySqlTransaction (25006)."""
         if tag is not None and self.read_only:
             raise ReadOnlySqlTransaction(f"cannot execute {tag} in a read-only transaction")
 
     @property
     def commands(self) -> tuple[Statement, ...]:
-        """The commands that COMMIT has to execute."""
+        """The commands that COMMIT will execute."""
         return () if self._block is None else self._block.commands
 
     @commands.setter
@@ -111,11 +111,12 @@ class TransactionBlock:
 
     @property
     def rows(self) -> LakeBlock | None:
-        """The rows of the lake that the block has changed; None if it has changed none."""
+        """The block's staged rows, tables and messages; None if it has staged nothing."""
         return None if self._block is None else self._block.rows
 
     def changing(self, what: str, open_rows: Callable[[], LakeBlock]) -> LakeBlock:
-        """Return the block in which a statement stages its rows. Raises FeatureNotSupported."""
+        """Return the ``LakeBlock`` in which a statement stages its rows. Raises
+        FeatureNotSupported."""
         block = self._block
         assert block is not None
         if block.modes.isolation == "serializable":
@@ -128,7 +129,7 @@ class TransactionBlock:
     def emit(
         self, prefix: str, content: bytes, what: str, open_rows: Callable[[], LakeBlock]
     ) -> None:
-        """Stage a message, which is committed with the block. Raises FeatureNotSupported."""
+        """Stage a message, to be committed with the block. Raises FeatureNotSupported."""
         assert self._block is not None
         self._opened(self._block, what, open_rows).emit(prefix, content)
 
@@ -143,7 +144,7 @@ class TransactionBlock:
         return block.rows
 
     def check_command(self) -> None:
-        """Raise FeatureNotSupported if the block has changed rows."""
+        """Raise FeatureNotSupported if the block has staged rows, tables or messages."""
         if self._block is not None and self._block.rows is not None:
             raise FeatureNotSupported(
                 "commands after changes of rows in a transaction block are not supported"
@@ -168,11 +169,11 @@ class TransactionBlock:
             )
 
     def commits(self, tag: str) -> bool:
-        """Tell whether this end of the block commits it."""
+        """Tell whether ending the block with ``tag`` commits it."""
         return self.open and not self.failed and tag == "COMMIT"
 
     def check_catalogs(self) -> None:
-        """Raise FeatureNotSupported if the catalogs would not show the block's changes."""
+        """Raise FeatureNotSupported if catalog queries would not see the block's commands."""
         if self.commands:
             raise FeatureNotSupported(
                 "queries on the catalogs after commands in the same transaction block are not "
@@ -182,7 +183,7 @@ class TransactionBlock:
 
     @property
     def modes(self) -> TransactionModes:
-        """All modes of the running transaction; outside of a block the session's defaults."""
+        """The modes of the running transaction; outside of a block, the session's defaults."""
         if self._block is not None:
             return self._block.modes
         show = self._settings.show
@@ -193,7 +194,7 @@ class TransactionBlock:
         )
 
     def begin(self, modes: TransactionModes) -> Iterator[Notice]:
-        """Begin a block. If there is one already, warn and act as ``set_modes``."""
+        """Begin a block. Inside a block, yield a warning and act as ``set_modes``."""
         if self._block is not None:
             message = "there is already a transaction in progress"
             yield Notice("WARNING", message, sqlstate="25001")
@@ -203,14 +204,14 @@ class TransactionBlock:
             self._block = _Block(with_defaults(modes, self.modes))
 
     def check_chain(self, tag: str) -> None:
-        """Check COMMIT or ROLLBACK AND CHAIN. Raises PenstockError (25P01) outside of a block."""
+        """Raise PenstockError (25P01) for COMMIT or ROLLBACK AND CHAIN outside of a block."""
         if self._block is None:
             raise PenstockError(
                 f"{tag} AND CHAIN can only be used in transaction blocks", sqlstate="25P01"
             )
 
     def chained(self, tag: str) -> tuple[str, Notice | None]:
-        """End the block, and begin a new one with the same modes."""
+        """End the block, and begin another block with the same modes."""
         assert self._block is not None
         modes = self._block.modes
         ended, _ = self.end(tag)
@@ -218,8 +219,8 @@ class TransactionBlock:
         return ended, None
 
     def end(self, tag: str) -> tuple[str, Notice | None]:
-        """End the block by COMMIT or ROLLBACK, and return the tag: a failed block is rolled back.
-        Without a block, also return a warning."""
+        """End the block by COMMIT or ROLLBACK, and return the command tag, which is ROLLBACK for a
+        failed block. Outside of a block, also return a warning."""
         if self._block is None:
             missing = Notice("WARNING", "there is no transaction in progress", sqlstate="25P01")
             return tag, missing
@@ -231,12 +232,12 @@ class TransactionBlock:
         return tag, None
 
     def settle(self) -> None:
-        """Note that a statement has run; outside of a block it was a transaction."""
+        """Note that a statement has run: outside of a block, commit its settings."""
         if self._block is None:
             self._settings.commit()
 
     def abandon(self) -> None:
-        """End the block, and remove its uncommitted changes."""
+        """End the block and drop its uncommitted changes."""
         self._settings.abort()
         block, self._block = self._block, None
         if block is not None and block.rows is not None:
@@ -245,7 +246,7 @@ class TransactionBlock:
     # Savepoints
 
     def define_savepoint(self, name: str) -> None:
-        """Make a savepoint (DefineSavepoint). Raises PenstockError (25P01, 25P02)."""
+        """Define a savepoint (DefineSavepoint). Raises PenstockError (25P01, 25P02)."""
         block = self._in_block("SAVEPOINT")
         self.check()
         staged = Staged() if block.rows is None else block.rows.staged
@@ -254,14 +255,14 @@ class TransactionBlock:
         )
 
     def release_savepoint(self, name: str) -> None:
-        """Forget a savepoint (ReleaseSavepoint). Raises PenstockError (25P01, 25P02, 3B001)."""
+        """Release a savepoint (ReleaseSavepoint). Raises PenstockError (25P01, 25P02, 3B001)."""
         block = self._in_block("RELEASE SAVEPOINT")
         self.check()
         del block.savepoints[self._place(block, name) :]
 
     def rollback_to_savepoint(self, name: str) -> None:
-        """Go back to a savepoint, in a failed block too (RollbackToSavepoint). Raises PenstockError
-        (25P01, 3B001)."""
+        """Roll back to a savepoint; a failed block can then continue (RollbackToSavepoint). Raises
+        PenstockError (25P01, 3B001)."""
         block = self._in_block("ROLLBACK TO SAVEPOINT")
         place = self._place(block, name)
         del block.savepoints[place + 1 :]
@@ -279,14 +280,14 @@ class TransactionBlock:
 
     @staticmethod
     def _place(block: _Block, name: str) -> int:
-        """Return the place of the last savepoint of that name."""
+        """Return the index of the last savepoint with this name."""
         places = [n for n, savepoint in enumerate(block.savepoints) if savepoint.name == name]
         if not places:
             raise PenstockError(f'savepoint "{name}" does not exist', sqlstate="3B001")
         return places[-1]
 
     def set_modes(self, modes: TransactionModes) -> None:
-        """Run SET TRANSACTION, which does nothing outside of a block. Raises ActiveSqlTransaction
+        """Run SET TRANSACTION, which has no effect outside of a block. Raises ActiveSqlTransaction
         (25001)."""
         block = self._block
         if block is not None:
@@ -301,8 +302,8 @@ class TransactionBlock:
             )
 
     def fail(self) -> None:
-        """Note that a statement has failed. Restore the settings from before its
-        subtransaction."""
+        """Note that a statement has failed. Restore the settings from the last savepoint, or from
+        the start of the transaction."""
         block = self._block
         if block is None or not block.savepoints:
             self._settings.abort()
@@ -312,12 +313,12 @@ class TransactionBlock:
             block.failed = True
 
     def outside(self, command: str) -> None:
-        """Raise PenstockError (25001) in a block (PreventInTransactionBlock)."""
+        """Raise PenstockError (25001) inside a block (PreventInTransactionBlock)."""
         if self._block is not None:
             raise ActiveSqlTransaction(f"{command} cannot run inside a transaction block")
 
     def forbid_export(self) -> None:
-        """Raise the error of CREATE_REPLICATION_SLOT (SNAPSHOT 'export') in a block."""
+        """Raise PostgreSQL's error for CREATE_REPLICATION_SLOT (SNAPSHOT 'export') in a block."""
         if self._block is not None:
             raise PenstockError(
                 "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'export') must not be called inside a "
@@ -340,12 +341,12 @@ class TransactionBlock:
             raise PenstockError(f"{command} must be called before any query")
 
     def query(self) -> None:
-        """Note a query on the catalogs: it fixes the modes, as any query does."""
+        """Note a query on the catalogs: after any query the modes are fixed."""
         if self._block is not None:
             self._block.queried = True
 
     def use(self, position: Position) -> None:
-        """Read ``position`` from now on."""
+        """Make ``position`` the block's snapshot."""
         assert self._block is not None
         self._block.snapshot = position
         self._block.queried = True
@@ -366,15 +367,15 @@ class TransactionBlock:
         self.use(take())
 
     def now(self) -> Position:
-        """Return the position that a query would read. This is no query: the block's modes may
-        still change afterwards, and its rows are not checked."""
+        """Return the position at which a query would read. Unlike ``snapshot``, this does not count
+        as a query: modes may still change, and the block's rows are not checked for conflicts."""
         block = self._block
         position = block.snapshot if block and block.snapshot else self._now()
         return position if block is None or block.rows is None else block.rows.with_made(position)
 
     def snapshot(self) -> Position:
-        """Return the position that a query reads, with the block's own changes: the block's
-        snapshot if it keeps one, else the end of the log. Raises PenstockError (40001)."""
+        """Return the position at which a query reads, with the block's own changes: the block's
+        snapshot, or in READ COMMITTED the latest consistent point. Raises PenstockError (40001)."""
         block = self._block
         if block is None:
             return self._now()
@@ -386,14 +387,12 @@ class TransactionBlock:
         return block.read(block.snapshot)
 
 
-# Modes of a transaction, and when they may be changed (variable.c).
-#
-# A statement changes the present modes, or gets PostgreSQL's error (check_transaction_isolation,
+# Transaction modes, and when they may be changed (variable.c, check_transaction_isolation,
 # _read_only and _deferrable).
 
 
 def with_defaults(said: TransactionModes, defaults: TransactionModes) -> TransactionModes:
-    """Return the modes ``said``, with ``defaults`` in place of None."""
+    """Return the modes ``said``, with None replaced by the value in ``defaults``."""
     return TransactionModes(
         defaults.isolation if said.isolation is None else said.isolation,
         defaults.read_only if said.read_only is None else said.read_only,
@@ -405,7 +404,7 @@ def changed_modes(
     now: TransactionModes, said: TransactionModes, *, queried: bool, within: bool
 ) -> TransactionModes:
     """Return the modes after SET TRANSACTION. ``queried``: the block has run a query; ``within``:
-    it is in a subtransaction. Raises ActiveSqlTransaction (25001)."""
+    the statement is in a subtransaction. Raises ActiveSqlTransaction (25001)."""
     if said.isolation not in (None, now.isolation):
         what = "SET TRANSACTION ISOLATION LEVEL"
         if queried:

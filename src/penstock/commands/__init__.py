@@ -1,8 +1,8 @@
 """Commands: statements that change the catalog (src/backend/commands).
 
 A command gets a parsed statement of ``penstock.sql``, the catalog and a ``CommandScope``. It
-changes rows of the catalog, makes and drops Delta tables, and returns a ``CommandResult``. Commands
-do not start or stop workers: a running node follows the catalog.
+changes rows of the catalog, creates and drops Delta tables, and returns a ``CommandResult``.
+Commands do not start or stop workers: a running node does so, because it watches the catalog.
 """
 
 from penstock.commands.namespace import register_all, table_columns

@@ -1,8 +1,8 @@
-"""Checks of rights (aclchk.c, acl.c).
+"""Checks of privileges (aclchk.c, acl.c).
 
-A check raises 42501 with PostgreSQL's words unless the role has the right. Roles have no members,
-and CREATE cannot be granted. Only superusers may create in the database; in a schema, superusers
-and its owner may.
+A check raises 42501 with PostgreSQL's message unless the role has the privilege. Roles have no
+members, and CREATE cannot be granted: superusers may create objects everywhere, the owner of a
+schema may create objects in it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def check_owner(role: CurrentRole, owner: int | None, kind: str, name: str) -> N
 
 
 def check_create_in_database(scope: CommandScope) -> None:
-    """Check ACL_CREATE on the database, which only superusers have."""
+    """Check ACL_CREATE on the database: only superusers have it."""
     if not scope.role.superuser:
         raise InsufficientPrivilege(f"permission denied for database {scope.database}")
 
 
 def check_create_in_schema(scope: CommandScope, owner: int | None, schema: str) -> None:
-    """Check ACL_CREATE on a schema, which its owner and superusers have."""
+    """Check ACL_CREATE on a schema: its owner and superusers have it."""
     if not is_owner(scope.role, owner):
         raise InsufficientPrivilege(f"permission denied for schema {schema}")
 
@@ -44,8 +44,8 @@ def may_select(transaction: CatalogTransaction, role: CurrentRole, table: LakeTa
 
 
 def role_of(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScope) -> CurrentRole:
-    """Return the role that a specification means (get_rolespec_tuple). Raises UndefinedObject
-    (42704), PenstockError (XX000)."""
+    """Return the role of a role specification (get_rolespec_tuple). Raises UndefinedObject (42704),
+    PenstockError (XX000)."""
     match spec.kind:
         case RoleKind.CURRENT_ROLE | RoleKind.CURRENT_USER:
             return _existing(transaction, scope.role)
@@ -60,15 +60,15 @@ def role_of(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScope
 
 
 def _existing(transaction: CatalogTransaction, role: CurrentRole) -> CurrentRole:
-    """Return the role if it still exists: a session may outlive its role, and another role may have
-    taken the name."""
+    """Return the session's role. Raises PenstockError (XX000) if it was dropped: another role may
+    have its name now."""
     if role.oid is not None and transaction.roles.find_oid(role.oid) is None:
         raise PenstockError(f"cache lookup failed for role {role.oid}")
     return role
 
 
 def check_can_set_role(scope: CommandScope, role: CurrentRole) -> None:
-    """Check SET ROLE (check_can_set_role). Only superusers may become others, since roles have no
-    members."""
+    """Check SET ROLE (check_can_set_role). Roles have no members, so only superusers may become
+    another role."""
     if not scope.role.superuser and scope.role.oid != role.oid:
         raise InsufficientPrivilege(f'must be able to SET ROLE "{role.name}"')

@@ -1,4 +1,4 @@
-"""Values of options (define.c)."""
+"""Read the values of options (define.c)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from penstock.sql import DefElem
 
 
 def def_get_string(option: DefElem) -> str:
-    """Return an option's text (defGetString)."""
+    """Return an option's value as text (defGetString)."""
     if option.arg is None:
         raise SqlSyntaxError(f"{option.name} requires a parameter")
     return str(option.arg)
 
 
 def def_get_boolean(option: DefElem) -> bool:
-    """Return an option's truth value; an option without a value is true (defGetBoolean)."""
+    """Return an option's value as a boolean; without a value it is true (defGetBoolean)."""
     return guc.def_get_boolean(option.name, option.arg)
 
 

@@ -1,6 +1,5 @@
-"""Definitions of CREATE TABLE (parse_utilcmd.c, transformCreateStmt; tablecmds.c, MergeAttributes).
-
-This file writes nothing.
+"""Work out the definition of a new table (parse_utilcmd.c, transformCreateStmt; tablecmds.c,
+MergeAttributes). This file writes nothing.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ from penstock.sqlstate import (
     UndefinedColumn,
 )
 
-# Checks of GENERATED ALWAYS AS (...) in definitions of columns (tablecmds.c, heap.c). An
-# expression that the node could not compute is refused here (0A000), not at the first row.
+# Check GENERATED ALWAYS AS (...) in column definitions (tablecmds.c, heap.c). An expression that
+# the node cannot compute is refused here (0A000), not at the first row.
 
 _INVALID_COLUMN_DEFINITION = "42611"
 _INVALID_OBJECT_DEFINITION = "42P17"
 
 
 def check_generations(item: ColumnDef, table: str) -> None:
-    """Check that a column has at most one generation clause, and then no default
+    """Check that a column has at most one generation clause, and not also a default
     (transformColumnDefinition). Raises SqlSyntaxError."""
     if len(item.generations) > 1:
         raise SqlSyntaxError(
@@ -69,13 +68,13 @@ def check_generations(item: ColumnDef, table: str) -> None:
 
 
 def with_expressions(columns: Sequence[Attribute], table: str) -> TupleDesc:
-    """Return all columns of a new table with checked expressions. Raises PenstockError (42P17,
-    42703, 42804, 0A000, ...)."""
+    """Return the columns of a new table with their expressions checked. Raises PenstockError
+    (42P17, 42703, 42804, 0A000, ...)."""
     return TupleDesc(with_expression(column, columns, table) for column in columns)
 
 
 def with_expression(column: Attribute, columns: Sequence[Attribute], table: str) -> Attribute:
-    """Return one of the ``columns`` of a table with a checked expression. Raises as
+    """Return ``column``, one of the table's ``columns``, with its expression checked. Raises as
     ``with_expressions``."""
     if column.generation is None:
         return column
@@ -103,10 +102,10 @@ def _uses_enum(node: Node) -> bool:
 
 
 def check_not_virtual(names: Collection[str], columns: Sequence[Attribute], what: str) -> None:
-    """Check that none of the columns ``names`` is virtual, as ``what`` needs stored values
-    (DefineIndex, ATAddForeignKeyConstraint).
+    """Check that no column in ``names`` is virtual: ``what`` needs stored values (DefineIndex,
+    ATAddForeignKeyConstraint).
 
-    ``what``: the operation's name in the message. Raises FeatureNotSupported.
+    ``what``: "primary keys", for example, for the message. Raises FeatureNotSupported.
     """
     if any(c.name in names and c.generated is AttGenerated.VIRTUAL for c in columns):
         raise FeatureNotSupported(f"{what} on virtual generated columns are not supported")
@@ -144,8 +143,8 @@ def check_not_in_partition_key(column: Attribute) -> None:
 
 
 def check_same_generation(child: Attribute, parent: Attribute) -> None:
-    """Check that a partition generates a column as its parent does (MergeAttributesIntoExisting).
-    Raises PenstockError (42804), FeatureNotSupported."""
+    """Check that a column is generated in a partition just as in its parent
+    (MergeAttributesIntoExisting). Raises PenstockError (42804), FeatureNotSupported."""
     if child.generated and parent.generated and child.generated != parent.generated:
         raise DatatypeMismatch(
             f'column "{parent.name}" inherits from generated column of different kind',
@@ -168,8 +167,8 @@ _FILLFACTORS = range(10, 101)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A table to be created. ``parent`` and ``bound`` are a partition's; ``uniques``: its UNIQUE
-    constraints; ``sequences``: those of its columns."""
+    """A table to be created. ``parent``, ``bound``: None unless it is a partition; ``uniques``: its
+    UNIQUE constraints; ``sequences``: the sequences of its columns."""
 
     columns: TupleDesc
     primary_key: tuple[str, ...]
@@ -216,7 +215,7 @@ def define(
 
 
 def check_declarations(table: str, item: ColumnDef) -> None:
-    """Check that a column's clauses go together (transformColumnDefinition). Raises
+    """Check that a column's clauses do not conflict (transformColumnDefinition). Raises
     SqlSyntaxError."""
     check_sequence(item, table)
     check_generations(item, table)
@@ -229,7 +228,7 @@ def check_declarations(table: str, item: ColumnDef) -> None:
 def build_column(
     transaction: CatalogTransaction, scope: CommandScope, item: ColumnDef
 ) -> Attribute:
-    """Return a column with its type looked up, and its generation expression as it was written.
+    """Return a column with its type looked up; its generation expression stays as written.
 
     Raises UndefinedObject (42704, 3F000).
     """
@@ -248,8 +247,8 @@ def build_column(
 
 
 def _check_default(name: str, default: str | None, oid: int, typmod: int) -> None:
-    """Check a default (cookDefault). Raises PenstockError (42804, 22P02, ...), FeatureNotSupported,
-    and ValueNotRepresentable for a value that PostgreSQL can hold but a Delta table cannot."""
+    """Check a default (cookDefault). Raises PenstockError (42804, 22P02, ...), FeatureNotSupported;
+    ValueNotRepresentable for a value that PostgreSQL can store but a Delta table cannot."""
     if default is None:
         return
     check_default(name, default, oid, typmod)
@@ -258,7 +257,7 @@ def _check_default(name: str, default: str | None, oid: int, typmod: int) -> Non
     except FeatureNotSupported:
         raise
     except PenstockError:
-        return  # as in PostgreSQL, a default that never fits fails when it is used
+        return  # as in PostgreSQL, a default that does not fit is an error when it is used
     stored_value(value, oid, typmod, arrow_type(oid, typmod))
 
 
@@ -290,8 +289,8 @@ def _with_defaults(columns: TupleDesc, statement: CreateTable) -> TupleDesc:
 def _own_and_liked(
     transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
 ) -> TupleDesc:
-    """Return the columns as written, and those of LIKE without their defaults, expressions and
-    keys; a NOT NULL or key column of LIKE is NOT NULL."""
+    """Return the statement's columns and those of LIKE. From LIKE no defaults, expressions and keys
+    are copied, but its NOT NULL columns and key columns become NOT NULL."""
     own = [build_column(transaction, scope, item) for item in statement.columns]
     if statement.like is None:
         return TupleDesc(own)
@@ -312,7 +311,7 @@ def _own_and_liked(
 
 
 def _primary_key(statement: CreateTable, columns: TupleDesc) -> tuple[str, ...]:
-    """Return the columns of the one PRIMARY KEY, () without one."""
+    """Return the columns of the PRIMARY KEY, or () without one. Raises if there are several."""
     keys: list[tuple[str, ...]] = [
         (c.name,) for c in statement.columns if ConstrType.PRIMARY in c.constraints
     ]
@@ -339,7 +338,7 @@ def _sequences(statement: CreateTable, columns: TupleDesc) -> tuple[OwnedSequenc
 
 
 def _uniques(statement: CreateTable, columns: TupleDesc) -> tuple[Unique, ...]:
-    """Return each UNIQUE, those of columns first."""
+    """Return all UNIQUE constraints, column constraints first."""
     found = [item.unique for item in statement.columns if item.unique is not None]
     found += statement.uniques
     for unique in found:
@@ -353,7 +352,7 @@ def multiple_primary_keys(table: str) -> InvalidParameterValue:
 
 
 def check_key(key: Sequence[str], columns: Sequence[str], kind: str = "primary key") -> None:
-    """Check that the columns of a key exist, each once (transformIndexConstraint)."""
+    """Check that the columns of a key exist and are not repeated (transformIndexConstraint)."""
     for position, name in enumerate(key):
         if name not in columns:
             raise UndefinedColumn(f'column "{name}" named in key does not exist')
@@ -373,8 +372,8 @@ def check_partition_key(
     columns: TupleDesc,
     primary_key: Sequence[str],
 ) -> None:
-    """Check a partition key (ComputePartitionAttrs). A primary key must have all its columns
-    (DefineIndex)."""
+    """Check a partition key (ComputePartitionAttrs). The primary key, if any, must include all
+    columns of the partition key (DefineIndex)."""
     known = columns.by_name
     for name in spec.columns:
         if name not in known:
@@ -393,8 +392,8 @@ def check_partition_key(
 def check_partition_columns(
     table: str, partition_key: Sequence[str], columns: Sequence[str], constraint: str
 ) -> None:
-    """Check that a unique key has all columns of the partition key (DefineIndex). It is then unique
-    in the table if it is in each partition."""
+    """Check that a unique key includes all columns of the partition key (DefineIndex). Then a key
+    that is unique in each partition is unique in the table."""
     for name in partition_key:
         if name not in columns:
             raise FeatureNotSupported(
@@ -407,8 +406,8 @@ def check_partition_columns(
 def _references(
     transaction: CatalogTransaction, scope: CommandScope, statement: CreateTable
 ) -> tuple[Notice, ...]:
-    """Check that the referenced tables exist, and return a notice that REFERENCES is not enforced.
-    Raises UndefinedObject (42P01)."""
+    """Check that the referenced tables exist, and return a notice that foreign keys are not
+    enforced. Raises UndefinedObject (42P01)."""
     written = []
     for item in statement.columns:
         if item.references is not None:
@@ -438,7 +437,7 @@ def _storage_notices(statement: CreateTable) -> tuple[Notice, ...]:
 
 
 def _not_enforced(what: str, columns: Sequence[str], detail: str) -> tuple[Notice, ...]:
-    """Return the notice for constraints of columns that are parsed but not kept."""
+    """Return a notice that the ``what`` constraints of some columns are ignored."""
     if not columns:
         return ()
     shown = ", ".join(f'"{name}"' for name in columns)

@@ -1,7 +1,7 @@
-"""Messages about objects that depend on a dropped one (dependency.c, reportDependentObjects), and
-checks before objects are dropped.
+"""Report objects that depend on a dropped object (dependency.c, reportDependentObjects), and check
+objects before they are dropped.
 
-The caller finds the dependent objects. This file makes the error for RESTRICT and the notices for
+The caller finds the dependent objects. This file makes the error of RESTRICT and the notices of
 CASCADE, and refuses to drop an object that a subscription or prepared transaction still needs.
 """
 
@@ -27,8 +27,8 @@ from penstock.sqlstate import DependentObjectsStillExist
 
 
 def shown_name(transaction: CatalogTransaction, scope: CommandScope, schema: str, name: str) -> str:
-    """Return the name of a table or index for messages, with its schema if the search path does not
-    lead to it."""
+    """Return the name of a table or index for messages, with its schema if the name alone does not
+    find it in the search path."""
     found = (first for first in scope.search_path if transaction.is_taken(first, name))
     if next(found, None) == schema:
         return quote_identifier(name)
@@ -36,8 +36,8 @@ def shown_name(transaction: CatalogTransaction, scope: CommandScope, schema: str
 
 
 def still_used_error(what: str | None, lines: Sequence[str]) -> DependentObjectsStillExist:
-    """Return the error of DROP ... RESTRICT. ``what``: the object to drop, None for several.
-    ``lines``: descriptions of the dependent objects."""
+    """Return the error of DROP ... RESTRICT. ``what``: the object to drop; None for several
+    objects. ``lines``: the lines of the detail, one for each dependency."""
     message = f"cannot drop {what} because other objects depend on it"
     if what is None:
         message = "cannot drop desired object(s) because other objects depend on them"
@@ -49,7 +49,7 @@ def still_used_error(what: str | None, lines: Sequence[str]) -> DependentObjects
 
 
 def cascade_notices(descriptions: Sequence[str]) -> list[Notice]:
-    """Return the notices about objects that DROP ... CASCADE dropped, too."""
+    """Return the notice about objects that DROP ... CASCADE also dropped."""
     if not descriptions:
         return []
     if len(descriptions) == 1:
@@ -61,7 +61,7 @@ def cascade_notices(descriptions: Sequence[str]) -> list[Notice]:
 def subscribed(
     transaction: CatalogTransaction, table: LakeTable
 ) -> Iterator[tuple[Subscription, SubscriptionRel]]:
-    """Yield the subscriptions that fill a table, which they find by its name."""
+    """Yield the subscriptions that fill a table. They refer to the table by its name."""
     for subscription in transaction.subscriptions.all():
         for rel in transaction.relations.all(subscription.oid):
             if rel.table_name == (table.schema, table.name):
@@ -71,8 +71,8 @@ def subscribed(
 def check_not_prepared(
     transaction: CatalogTransaction, tables: Sequence[LakeTable], verb: str
 ) -> None:
-    """Raise ObjectInUse if a prepared transaction changes one of the tables; PostgreSQL would wait
-    for its locks."""
+    """Raise ObjectInUse if a prepared transaction changes one of the tables. In PostgreSQL the
+    statement would wait for its locks."""
     names = {table.oid: table.name for table in tables}
     for prepared in transaction.prepared_blocks.holding(names.keys()):
         name = next(names[oid] for oid in prepared.relations if oid in names)
@@ -88,8 +88,8 @@ def check_not_being_made(
     schemas: Collection[str] = (),
     enums: Collection[EnumType] = (),
 ) -> None:
-    """Raise ObjectInUse if a schema or type is needed by a table of a transaction block whose
-    commit is under way; PostgreSQL would wait for the block's locks."""
+    """Raise ObjectInUse if a transaction block that is being committed creates a table that needs
+    one of the schemas or types. In PostgreSQL the statement would wait for the block's locks."""
     types = {oid: enum_name(enum) for enum in enums for oid in (enum.oid, enum.array_oid)}
     for table in transaction.block_commits.made():
         used = types.keys() & own_types(table.metadata["schemaString"])
@@ -113,10 +113,10 @@ def check_not_subscribed(transaction: CatalogTransaction, table: LakeTable, verb
 
 
 def leave_subscriptions(transaction: CatalogTransaction, tables: Sequence[LakeTable]) -> bool:
-    """Take tables that will be dropped out of all subscriptions (pg_subscription.c,
-    RemoveSubscriptionRel). Return whether any subscription had one.
+    """Remove tables that will be dropped from all subscriptions (pg_subscription.c,
+    RemoveSubscriptionRel). Return whether any subscription had one of them.
 
-    Raises NotInPrerequisiteState while one of them is copied.
+    Raises NotInPrerequisiteState while one of the tables is being copied.
     """
     left = False
     for table in tables:

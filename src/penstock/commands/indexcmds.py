@@ -1,4 +1,4 @@
-"""CREATE UNIQUE INDEX, DROP INDEX, and the indexes that constraints make (indexcmds.c, index.c)."""
+"""CREATE UNIQUE INDEX, DROP INDEX, and the indexes of constraints (indexcmds.c, index.c)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from penstock.sqlstate import (
     UndefinedColumn,
 )
 
-# Unique indexes of tables and of their partitions, and their names (index.c, indexcmds.c). Code
-# that relies on the columns being unique checks that, as with a primary key.
+# Unique indexes of tables and partitions, and their names (index.c, indexcmds.c). As for a primary
+# key, nothing is checked when an index is created: code that needs unique columns checks them.
 
 _NAME_BYTES: Final = 63
 """The most bytes of a name (NAMEDATALEN - 1)."""
@@ -66,7 +66,7 @@ def choose_name(
     *,
     constraint: bool,
 ) -> str:
-    """Return a name for an index, ``table_column_idx``, or ``_key`` for a constraint
+    """Return a name for an index: ``table_column_idx``, or ``table_column_key`` for a constraint
     (ChooseIndexName)."""
     label = "key" if constraint else "idx"
     return choose_relation_name(transaction, table, "_".join(columns), label)
@@ -75,7 +75,7 @@ def choose_name(
 def choose_relation_name(
     transaction: CatalogTransaction, table: LakeTable, second: str, label: str
 ) -> str:
-    """Return ``table_second_label``, with a number if that is taken (ChooseRelationName)."""
+    """Return ``table_second_label``, with a number if this name is taken (ChooseRelationName)."""
     number = 0
     while True:
         name = make_object_name(table.name, second, f"{label}{number or ''}")
@@ -85,7 +85,7 @@ def choose_relation_name(
 
 
 def make_object_name(first: str, second: str, label: str) -> str:
-    """Join the parts of a name; if it is too long, the longer part is cut first
+    """Join the parts of a name; if it is too long, shorten the longer part first
     (makeObjectName)."""
     one, two = len(first.encode()), min(len(second.encode()), _NAME_BYTES)
     room = _NAME_BYTES - len(label) - len("__")
@@ -109,10 +109,10 @@ def add_index(
     constraint: bool,
     parent: int | None = None,
 ) -> LakeTable:
-    """Add an index, whose columns exist, to a table and its partitions, and save them
-    (DefineIndex). ``name``: None to choose one.
+    """Add an index on existing columns to a table and its partitions, and save them (DefineIndex).
+    ``name``: None to choose a name.
 
-    Raises DuplicateObject (42P07), FeatureNotSupported for an index without the partition key.
+    Raises DuplicateObject (42P07); FeatureNotSupported for an index without the partition key.
     """
     if table.partition_key is not None:
         check_partition_columns(table.name, key_columns(table.partition_key), columns, "UNIQUE")
@@ -130,8 +130,8 @@ def add_index(
 def add_constraints(
     transaction: CatalogTransaction, table: LakeTable, uniques: Sequence[Unique]
 ) -> LakeTable:
-    """Add each UNIQUE of a statement, except those with the same columns as another one or the
-    primary key."""
+    """Add the UNIQUE constraints of a statement, except those with the columns of the primary key
+    or of an earlier constraint."""
     said = [table.primary_key]
     for unique in uniques:
         if unique.columns not in said:
@@ -143,8 +143,8 @@ def add_constraints(
 def inherit_indexes(
     transaction: CatalogTransaction, parent: LakeTable, child: LakeTable
 ) -> LakeTable:
-    """Give a partition an index for each of the parent's, using its own ones if they fit
-    (AttachPartitionEnsureIndexes)."""
+    """Give a partition an index for each index of its parent; its own indexes are used where they
+    match (AttachPartitionEnsureIndexes)."""
     for index in parent.indexes:
         fitting = [own for own in child.indexes if own.parent is None and _same(own, index)]
         if fitting:
@@ -167,12 +167,12 @@ def _same(one: UniqueIndex, other: UniqueIndex) -> bool:
 
 
 def detach_indexes(child: LakeTable) -> LakeTable:
-    """Return a detached partition with its indexes, which it keeps as its own."""
+    """Return a detached partition, with its indexes separated from the parent's indexes."""
     return replace(child, indexes=tuple(replace(index, parent=None) for index in child.indexes))
 
 
 def with_index(table: LakeTable, index: UniqueIndex) -> LakeTable:
-    """Return the table with a changed index in its place."""
+    """Return the table with an index replaced by a changed one with the same oid."""
     return replace(
         table, indexes=tuple(index if own.oid == index.oid else own for own in table.indexes)
     )
@@ -181,8 +181,8 @@ def with_index(table: LakeTable, index: UniqueIndex) -> LakeTable:
 def delete_index(
     transaction: CatalogTransaction, table: LakeTable, index: UniqueIndex
 ) -> LakeTable:
-    """Drop an index of a table and its partitions, save them, and return the table. A replica
-    identity by the index identifies nothing then."""
+    """Drop an index from a table and its partitions, save them, and return the table. If the index
+    was the replica identity, rows have no identity any more."""
     table = without(table, index)
     transaction.tables.save(table)
     for child in _children(transaction, table):
@@ -193,15 +193,15 @@ def delete_index(
 
 
 def without(table: LakeTable, index: UniqueIndex) -> LakeTable:
-    """Return the table without an index."""
+    """Return the table without the index."""
     kept = tuple(own for own in table.indexes if own.oid != index.oid)
     identity = () if index.replica_identity else table.identity_key
     return replace(table, indexes=kept, identity_key=identity)
 
 
 def identify_by(table: LakeTable, index: UniqueIndex | None) -> LakeTable:
-    """Return the table with REPLICA IDENTITY USING INDEX; ``index`` is None for an identity that is
-    not by an index."""
+    """Return the table with REPLICA IDENTITY USING INDEX. ``index``: None to only unmark the
+    present index, before another kind of identity is set."""
     marked = tuple(
         replace(own, replica_identity=index is not None and own.oid == index.oid)
         for own in table.indexes
@@ -239,7 +239,7 @@ def create_index(statement: CreateIndex, catalog: Catalog, scope: CommandScope) 
 
 
 def drop_index(statement: DropIndex, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run DROP INDEX, for all indexes or none (RemoveRelations)."""
+    """Run DROP INDEX: drop all of the indexes or none (RemoveRelations)."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
         for name in statement.names:
@@ -285,8 +285,8 @@ def _index_to_drop(
 def _find_droppable(
     transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, name: str
 ) -> UniqueIndex | None:
-    """Return a table's index of that name, if it may be dropped. Raises NotInPrerequisiteState
-    (2BP01)."""
+    """Return a table's index of this name, or None. Raises NotInPrerequisiteState (2BP01) if the
+    index cannot be dropped by itself."""
     index = next((own for own in table.indexes if own.name == name), None)
     is_key = bool(table.primary_key) and name == table.primary_key_name
     if index is None and not is_key:

@@ -1,10 +1,10 @@
-"""Tables by their names (namespace.c), with their columns (relcache.c) and their history
+"""Look up tables by name (namespace.c), and their columns (relcache.c); keep their history
 (snapbuild.c).
 
-A name as written leads to a row of the catalog, and to columns from Delta's metadata. When a table
-of the warehouse is first named, a row is made for it, with the key that the Delta table names. When
-a statement changes a table, the catalog keeps the former row and the last version for which it was
-valid. Streams need both, as they send changes as the table was at their time.
+A name is looked up in the catalog; columns come from Delta's metadata. When a table of the
+warehouse is first named, it gets a row in the catalog, with the key that the Delta table records.
+When a statement changes a table, the catalog keeps the former row and the last version for which it
+was valid: streams send a change with the table's definition at the time of the change.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def warehouse_of(scope: CommandScope) -> Warehouse:
 def find_schema(
     transaction: CatalogTransaction, scope: CommandScope, name: str
 ) -> Namespace | None:
-    """Return a schema of the catalog; make its row if only the warehouse has a table in it. None if
-    neither has it."""
+    """Return a schema, or None. If only the warehouse has the schema, add it to the catalog: it is
+    a folder with a table in it."""
     found = transaction.namespaces.find(name)
     if found is None and scope.warehouse is not None:
         found_names = table_names(scope.warehouse)
@@ -66,7 +66,7 @@ def get_schema(transaction: CatalogTransaction, scope: CommandScope, name: str) 
 def creation_schema(
     transaction: CatalogTransaction, scope: CommandScope, name: RangeVar
 ) -> Namespace:
-    """Return the schema in which a name is created (RangeVarGetCreationNamespace). Raises
+    """Return the schema in which a relation is to be created (RangeVarGetCreationNamespace). Raises
     UndefinedObject (3F000)."""
     _check_catalog(scope, name)
     if name.schema is not None:
@@ -81,8 +81,8 @@ def creation_schema(
 def find_table(
     transaction: CatalogTransaction, scope: CommandScope, name: RangeVar
 ) -> LakeTable | None:
-    """Return the table of that name, or None (RangeVarGetRelid with missing_ok). A table that is
-    named for the first time is registered."""
+    """Return the table with this name, or None (RangeVarGetRelid with missing_ok). Register a table
+    that is named for the first time."""
     _check_catalog(scope, name)
     if name.schema is not None:
         get_schema(transaction, scope, name.schema)
@@ -95,7 +95,7 @@ def find_table(
 
 
 def get_table(transaction: CatalogTransaction, scope: CommandScope, name: RangeVar) -> LakeTable:
-    """Return the table of that name (RangeVarGetRelid). Raises UndefinedObject (42P01, 3F000)."""
+    """Return the table with this name (RangeVarGetRelid). Raises UndefinedObject (42P01, 3F000)."""
     found = find_table(transaction, scope, name)
     if found is None:
         shown = name.name if name.schema is None else f"{name.schema}.{name.name}"
@@ -111,8 +111,8 @@ def _check_catalog(scope: CommandScope, name: RangeVar) -> None:
 def register(
     transaction: CatalogTransaction, scope: CommandScope, schema: str, name: str
 ) -> LakeTable | None:
-    """Return the table of the catalog. Make its row from the Delta table if there is none yet;
-    return None if there is no Delta table either."""
+    """Return the table's row in the catalog. If there is none yet, create it from the Delta table;
+    return None if there is no Delta table."""
     known = transaction.tables.find(schema, name)
     if known is not None or scope.warehouse is None or _is_of_another(transaction, schema, name):
         return known
@@ -126,8 +126,8 @@ def register(
 
 
 def _is_of_another(transaction: CatalogTransaction, schema: str, name: str) -> bool:
-    """Tell whether the folder of a name holds a table that now has another name, or a table of a
-    transaction block that is not committed yet."""
+    """Tell whether the folder for a name holds a table that was moved to another schema, or a table
+    that a transaction block has not committed yet."""
     if transaction.tables.in_folder_of(schema, name) is not None:
         return True
     return transaction.block_commits.makes(schema, name)
@@ -140,14 +140,15 @@ def open_delta(scope: CommandScope, table: LakeTable) -> DeltaTable | None:
 
 
 def delta_uri(scope: CommandScope, table: LakeTable) -> str:
-    """Return the URI of a table's Delta table; that of a partitioned table has no rows."""
+    """Return the URI of a table's Delta table, which for a partitioned table has no rows."""
     return table.uri or warehouse_of(scope).table_uri(table.schema, table.name)
 
 
 def register_all(transaction: CatalogTransaction, scope: CommandScope) -> list[Notice]:
-    """Make rows for every table of the warehouse that has none, for publications of all tables.
+    """Register every table of the warehouse that is not in the catalog, for publications of all
+    tables.
 
-    Return warnings about tables that cannot be read. They become known once they can.
+    Return warnings about tables that cannot be read; they are registered once they can be read.
     """
     warnings = []
     if scope.warehouse is not None:
@@ -164,7 +165,7 @@ def register_all(transaction: CatalogTransaction, scope: CommandScope) -> list[N
 
 
 def table_columns(scope: CommandScope, table: LakeTable) -> TupleDesc:
-    """Return the columns of a table in order, also of a partitioned one. Raises UndefinedObject
+    """Return the columns of a table, also of a partitioned table, in order. Raises UndefinedObject
     (42P01)."""
     uri = delta_uri(scope, table)
     found = describe(warehouse_of(scope), uri)
@@ -201,8 +202,8 @@ def keep_former(
     before: Iterable[LakeTable],
     committed: Mapping[int, int] | None = None,
 ) -> None:
-    """Keep the former rows of the tables that a statement has changed. Each is valid up to a
-    version: the one in ``committed`` (by oid) if the statement itself has put one, else the newest.
+    """Keep the former catalog rows of the tables that a statement has changed. A row is valid up to
+    a version: the one that the statement has committed (``committed``, by oid), or the newest.
     Raises StorageError."""
     known = committed or {}
     for table in before:
@@ -215,15 +216,14 @@ def keep_former(
             transaction.tables.keep_former(table, version, transaction.transactions.end())
 
 
-# Lookup of types as they are written (parse_type.c, LookupTypeName), and of the columns of a
-# type.
+# Look up types as they are written (parse_type.c, LookupTypeName), and the columns of a type.
 
 
 def find_enum(
     transaction: CatalogTransaction, scope: CommandScope, written: ColumnType
 ) -> EnumType | None:
-    """Return one of the node's enum types; None for every other name. Raises UndefinedObject
-    (3F000)."""
+    """Return the node's enum type with this name; None if it is not an enum's name. Raises
+    UndefinedObject (3F000)."""
     if written.schema is not None:
         get_schema(transaction, scope, written.schema)
         return transaction.types.find(written.schema, written.name)
@@ -236,8 +236,8 @@ def find_enum(
 def column_type(
     transaction: CatalogTransaction, scope: CommandScope, written: ColumnType
 ) -> tuple[int, int]:
-    """Return (oid, typmod) of a column's type. Raises UndefinedObject (42704, 3F000),
-    FeatureNotSupported for an array of an enum."""
+    """Return (oid, typmod) of a column's type. Raises UndefinedObject (42704, 3F000);
+    FeatureNotSupported for an array of enums."""
     enum = find_enum(transaction, scope, written)
     if enum is None:
         return resolve(written.name, written.modifiers, array=written.array, schema=written.schema)
@@ -260,7 +260,7 @@ def shown_type(written: ColumnType) -> str:
 def columns_of_types(
     transaction: CatalogTransaction, scope: CommandScope, types: Sequence[EnumType]
 ) -> list[tuple[LakeTable, str, EnumType]]:
-    """Return (table, column, type) of all columns of these types, in the order in which PostgreSQL
+    """Return (table, column, type) for all columns of these types, in the order in which PostgreSQL
     reports them."""
     tables = transaction.tables.all() if types else ()
     columns = [(table, reversed(table_columns(scope, table))) for table in tables]

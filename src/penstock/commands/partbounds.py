@@ -1,7 +1,7 @@
 """Check a new partition's bound against the other partitions (partbounds.c).
 
-A wrong bound raises PostgreSQL's error. Constants are read and compared as ``pipeline.routing``
-compares rows with them. Constants of a type by which rows cannot be routed are compared as text.
+A wrong bound raises PostgreSQL's error. Constants are compared as ``pipeline.routing`` compares
+rows with them. If rows cannot be routed by a type, its constants are compared as text.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from penstock.sql.typed.input_functions import has_input
 from penstock.sqlstate import InvalidTableDefinition
 
 Comparable = tuple[int, Any]
-"""A value, after -1 or 1 if it is below or above all values that rows can have, or after -2 or 2 if
-it is a limit."""
+"""(side, value). The side is 0; -1 or 1 for a value below or above all values that rows can have;
+-2 for MINVALUE, 2 for MAXVALUE."""
 
 _INVALID_OBJECT: Final = "42P17"
 
@@ -66,7 +66,7 @@ def check_new_partition(
 
 
 def _check_modulus(bound: PartitionBound, others: Sequence[tuple[PartitionBound, str]]) -> None:
-    """Check that of any two moduli one is a factor of the other; no row then has two partitions."""
+    """Check that of any two moduli one divides the other, so that no row fits two partitions."""
     ordered = sorted((other.modulus, other.remainder, name) for other, name in others)
     modulus, remainder = bound.modulus, bound.remainder
     smaller = [other for other in ordered if other[:2] <= (modulus, remainder)]
@@ -94,13 +94,13 @@ def _overlap(name: str, other: str, bound: PartitionBound) -> InvalidParameterVa
 
 
 class _Comparison:
-    """Compare bounds. ``types``: (oid, typmod) of the columns of the key."""
+    """Compares bounds. ``types``: (oid, typmod) of the columns of the partition key."""
 
     def __init__(self, types: Sequence[tuple[int, int]]) -> None:
         self._types = types
 
     def check_shape(self, name: str, bound: PartitionBound, columns: int) -> None:
-        """Check a bound's number of values (transformPartitionBound), and that a range is not
+        """Check the number of values in a bound (transformPartitionBound), and that a range is not
         empty."""
         if bound.strategy is Strategy.HASH:
             _check_hash(bound)
@@ -124,7 +124,7 @@ class _Comparison:
             )
 
     def overlap(self, one: PartitionBound, other: PartitionBound) -> bool:
-        """Tell whether a row could belong to both bounds."""
+        """Tell whether a row could fit both bounds."""
         if Strategy.DEFAULT in (one.strategy, other.strategy):
             return one.strategy is other.strategy
         match one.strategy:
@@ -158,7 +158,7 @@ class _Comparison:
         if side == 0 and oid in (NUMERIC, OID) and isinstance(read, str):
             return (1, read) if read == "NaN" else (0, Decimal(read))
         if side == 0 and isinstance(read, list):
-            return 0, tuple((item is None, item) for item in read)  # NULL is above all others
+            return 0, tuple((item is None, item) for item in read)  # NULL sorts after all values
         if side == 0:
             read = comparable(pa.array([read], pgtypes.arrow_type(oid, typmod)))[0].as_py()
         return side, read

@@ -1,7 +1,7 @@
 """CREATE, ALTER and DROP PUBLICATION (publicationcmds.c, pg_publication.c).
 
-``publication.rules`` decides which members a publication may combine; ``publication.row_filter``
-compiles row filters.
+``publication.rules`` decides which tables and schemas a publication may combine;
+``publication.row_filter`` compiles row filters.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def rename_publication(
 def drop_publication(
     statement: DropPublication, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """Run DROP PUBLICATION, for all publications or none (RemoveObjects)."""
+    """Run DROP PUBLICATION: drop all of the publications or none (RemoveObjects)."""
     notices = []
     with catalog.write() as transaction:
         found = {}
@@ -181,7 +181,7 @@ def _check_alter(
     objects: PublishedObjects,
     scope: CommandScope,
 ) -> None:
-    """Check ALTER PUBLICATION against the publication (CheckAlterPublication)."""
+    """Check that ALTER PUBLICATION is allowed for the publication (CheckAlterPublication)."""
     adds = statement.action is not PublicationAction.DROP
     if adds and objects.schemas and not scope.role.superuser:
         raise InsufficientPrivilege("must be superuser to add or set schemas")
@@ -239,15 +239,15 @@ def _set(
     add_schemas(transaction, publication, objects.schemas, missing_ok=True)
 
 
-# Members of publications: tables with their filters and lists, schemas (publicationcmds.c,
-# OpenTableList and its neighbours; pg_publication.c, publication_add_relation).
+# Members of publications: tables with row filters and column lists, and schemas (publicationcmds.c,
+# OpenTableList; pg_publication.c, publication_add_relation).
 
 _SYSTEM_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedObjects:
-    """The objects of a statement: tables as written, names of schemas without repetition."""
+    """The objects in a statement: tables as written, and names of schemas without duplicates."""
 
     tables: tuple[PublicationTable, ...]
     schemas: tuple[str, ...]
@@ -255,8 +255,8 @@ class PublishedObjects:
 
 @dataclass(frozen=True, slots=True)
 class PublicationRelInfo:
-    """A table that a statement names. ``listed``: columns as written; ``row_filter``: the compiled
-    filter's text; ``filtered``: the statement has a WHERE for it."""
+    """A table in a statement. ``listed``: its column list as written; ``row_filter``: the text of
+    the compiled filter; ``filtered``: the table has a WHERE clause."""
 
     table: LakeTable
     listed: tuple[str, ...] | None
@@ -267,7 +267,7 @@ class PublicationRelInfo:
 def open_objects(
     transaction: CatalogTransaction, scope: CommandScope, objects: Sequence[PublicationObject]
 ) -> PublishedObjects:
-    """Sort a statement's objects (ObjectsInPublicationToOids). Raises UndefinedObject (3F000)."""
+    """Split objects into tables and schemas (ObjectsInPublicationToOids). Raises 3F000."""
     tables = tuple(item for item in objects if isinstance(item, PublicationTable))
     schemas: dict[str, None] = {}
     for item in objects:
@@ -294,8 +294,8 @@ def open_tables(
     publication: Publication,
     compile: bool = True,
 ) -> list[PublicationRelInfo]:
-    """Look up the tables of a statement and compile their filters (OpenTableList,
-    TransformPubWhereClauses); without ``compile`` filters are left alone."""
+    """Look up the tables of a statement (OpenTableList). With ``compile``, also compile their row
+    filters (TransformPubWhereClauses)."""
     opened = [(get_table(transaction, scope, item.relation), item) for item in tables]
     first: dict[int, tuple[LakeTable, PublicationTable]] = {}
     for table, item in opened:
@@ -355,7 +355,7 @@ def add_tables(
 
 
 def is_same(scope: CommandScope, rel: PublicationRelInfo, old: PublicationRel) -> bool:
-    """Tell whether a table is in the publication as a statement wants it."""
+    """Tell whether the publication has a table with the row filter and columns of a statement."""
     return (_columns(scope, rel), rel.row_filter) == (old.columns, old.row_filter)
 
 
@@ -368,7 +368,7 @@ def _columns(scope: CommandScope, rel: PublicationRelInfo) -> tuple[str, ...] | 
 def drop_tables(
     transaction: CatalogTransaction, publication: Publication, rels: Sequence[PublicationRelInfo]
 ) -> None:
-    """Take tables out of a publication (PublicationDropTables)."""
+    """Remove tables from a publication (PublicationDropTables)."""
     members = {rel.relation for rel in transaction.publications.relations(publication.oid)}
     for rel in rels:
         if rel.listed is not None:
@@ -409,7 +409,7 @@ def add_schemas(
 def drop_schemas(
     transaction: CatalogTransaction, publication: Publication, schemas: Sequence[str]
 ) -> None:
-    """Take schemas out of a publication (PublicationDropSchemas)."""
+    """Remove schemas from a publication (PublicationDropSchemas)."""
     members = {row.schema for row in transaction.publications.namespaces(publication.oid)}
     for schema in schemas:
         if schema not in members:
@@ -424,7 +424,7 @@ _GENERATED_COLUMNS: Final = {"none": "n", "stored": "s"}
 
 
 def parse_publication_options(options: Sequence[DefElem]) -> dict[str, Any]:
-    """Return the names of ``Publication``'s fields and their values. Raises SqlSyntaxError."""
+    """Return the options as fields of ``Publication``: name -> value. Raises SqlSyntaxError."""
     fields: dict[str, Any] = {}
     seen: set[str] = set()
     for option in options:

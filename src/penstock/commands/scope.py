@@ -1,9 +1,8 @@
-"""The scope of a statement: its context beside its text, and its result (miscinit.c;
-walreceiver.h).
+"""The context in which a command runs, and its result (miscinit.c; walreceiver.h).
 
-A session gives every command these frozen values: the executing role, the warehouse, and a way to
-connect to publishers (``penstock.walreceiver.publisher.Publisher.connect`` in a real node). A
-node's own calls run as a superuser that has no row in the catalog.
+A session passes every command its role, the warehouse, and a function that connects to publishers
+(``penstock.walreceiver.publisher.Publisher.connect`` in a real node). Commands of the node itself
+run as a superuser that is not in the catalog.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from penstock.walreceiver.publisher import Publisher
 
 @dataclass(frozen=True, slots=True)
 class CurrentRole:
-    """The executing role. ``oid``: None for the node itself, which owns objects without an
-    owner."""
+    """The role that executes a command. ``oid``: None for the node itself, to which objects without
+    an owner belong."""
 
     name: str
     oid: int | None = None
@@ -30,7 +29,7 @@ class CurrentRole:
 
     @classmethod
     def of(cls, role: Role) -> CurrentRole:
-        """Return a role of the catalog as the executing role."""
+        """Make a ``CurrentRole`` of a role of the catalog."""
         return cls(role.name, role.oid, role.superuser)
 
 
@@ -39,9 +38,8 @@ NODE_ROLE: Final = CurrentRole("penstock", superuser=True)
 
 @dataclass(slots=True)
 class BlockEnd:
-    """Actions that the commands of a transaction block leave for its end, in order: changes of
-    files just before the catalog's transaction is committed, and actions that are only allowed
-    after it."""
+    """Actions that a transaction block's commands defer to its end, in order: changes of files
+    just before the catalog's commit, and actions that must wait until after it."""
 
     before_commit: list[Callable[[], None]] = field(default_factory=list)
     after_commit: list[Callable[[], None]] = field(default_factory=list)
@@ -49,13 +47,12 @@ class BlockEnd:
 
 @dataclass(frozen=True, slots=True)
 class CommandScope:
-    """The scope of a statement. ``warehouse``: None if statements about tables are refused.
+    """The context of a command. ``warehouse``: None if statements about tables are refused.
 
-    ``search_path``: schemas for names without one; CREATE uses the first that exists.
-    ``node_role``: the name of the superuser that has no row in the catalog. ``block_end``: that of
-    the statement's transaction block; None outside of one. ``version``: the major version of
-    PostgreSQL that the node imitates. ``running``: the node and its workers run.
-    ``unsent_changes``: the default for new subscriptions.
+    ``search_path``: schemas for names without a schema; CREATE uses the first that exists.
+    ``node_role``: the superuser that is not in the catalog. ``block_end``: None outside of a
+    transaction block. ``version``: the major version of PostgreSQL that the node imitates.
+    ``running``: the node and its workers run. ``unsent_changes``: the default of new subscriptions.
     """
 
     warehouse: Warehouse | None = field(default=None, compare=False)
@@ -76,16 +73,16 @@ class CommandScope:
             raise ActiveSqlTransaction(f"{command} cannot run inside a transaction block")
 
     def before_commit(self, action: Callable[[], None]) -> None:
-        """Run an action just before the commit: now, as the last step of a command's transaction,
-        or at the end of the block."""
+        """Run an action just before the catalog's commit. Outside of a block, call this as the last
+        step of the command's transaction: the action runs now. In a block it runs at COMMIT."""
         if self.block_end is None:
             action()
         else:
             self.block_end.before_commit.append(action)
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Run an action after the commit: now, as the command's transaction is committed, or after
-        the block's commit."""
+        """Run an action after the catalog's commit. Outside of a block, call this after the
+        command's transaction: the action runs now. In a block it runs after COMMIT."""
         if self.block_end is None:
             action()
         else:
@@ -93,8 +90,8 @@ class CommandScope:
 
 
 PublisherFactory = Callable[[str, str], Publisher]
-"""A function of a connection string and an application's name that opens a session. Raises
-SqlSyntaxError, ConnectionFailure, AuthenticationFailure."""
+"""(connection string, application name) -> a session on the publisher. Raises SqlSyntaxError,
+ConnectionFailure, AuthenticationFailure."""
 
 
 def warning(
@@ -115,8 +112,8 @@ def notice(message: str, *, detail: str | None = None, sqlstate: str = "00000") 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of a command. ``tag``: the command tag. ``columns`` and ``rows`` are those of a
-    SELECT, else empty."""
+    """The result of a command. ``tag``: the command tag. ``columns`` and ``rows`` are empty unless
+    the command returns rows."""
 
     tag: str
     notices: tuple[Notice, ...] = ()

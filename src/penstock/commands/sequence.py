@@ -1,7 +1,7 @@
 """Sequences of serial and identity columns (sequence.c, init_params; parse_utilcmd.c,
 generateSerialExtraStmts).
 
-``catalog.sequences`` gives out the values.
+``catalog.sequences`` returns the sequences' values.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ _SERIAL: Final[Mapping[str, str]] = {
     "bigserial": "int8",
     "serial8": "int8",
 }
-"""Words that stand for a type with a sequence, and the types of their columns
-(transformColumnDefinition)."""
+"""The serial pseudo-types, and the types of their columns (transformColumnDefinition)."""
 _BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedSequence:
-    """The sequence of a column. ``identity``: as in pg_attribute.attidentity, "" for a serial
+    """The sequence of a column. ``identity``: a value of pg_attribute.attidentity; "" for a serial
     column."""
 
     column: str
@@ -41,7 +40,7 @@ class OwnedSequence:
 
 
 def serial_type(written: ColumnType) -> ColumnType | None:
-    """Return a serial type's integer type, None for all other types. Raises FeatureNotSupported."""
+    """Return a serial type's integer type; None for other types. Raises FeatureNotSupported."""
     name = None if written.schema else _SERIAL.get(written.name)
     if name is None:
         return None
@@ -56,7 +55,7 @@ def has_sequence(item: ColumnDef) -> bool:
 
 
 def check_sequence(item: ColumnDef, table: str) -> None:
-    """Check that a column's clauses go together with its sequence (transformColumnDefinition).
+    """Check that a column's clauses do not conflict with its sequence (transformColumnDefinition).
     Raises SqlSyntaxError."""
     of = f'specified for column "{item.name}" of table "{table}"'
     serial = serial_type(item.type) is not None

@@ -1,7 +1,7 @@
 """Checks before a subscription fills a table (execReplication.c, CheckSubscriptionRelkind), and
 before the table's partitions or the subscription's publications change.
 
-Tables that do not exist are made when they are copied.
+Missing tables need no check: the copy creates them.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _NOT_FOLLOWING: Final = (
     SubscriptionRelState.DATASYNC,
     SubscriptionRelState.PARKED,
 )
-"""States in which no batch is under way in the partitions: a copy replaces all of their rows."""
+"""States in which no batch can be unfinished: a copy will replace all rows of the partitions."""
 _PATIENCE_S: Final = 5.0
-"""Seconds that a statement waits for a batch that is under way."""
+"""Seconds that a statement waits for the end of a batch."""
 _LOOK_S: Final = 0.05
-"""Seconds between two attempts while it waits."""
+"""Seconds between two attempts during this wait."""
 
 
 class BatchUnderWay(ObjectInUse):
-    """Error: some partitions have a batch that others lack."""
+    """The error for an unfinished batch: some partitions have it, others do not have it yet."""
 
 
 def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, str]]) -> None:
-    """Check the tables that a subscription fills. ``tables``: (schema, table), all of them. Raises
-    FeatureNotSupported for a partitioned table with a partition among them, as a Delta table
-    follows one relation only, and for a table that lies in another folder than its name's."""
+    """Check all tables of a subscription. ``tables``: (schema, table). Raises FeatureNotSupported
+    if a partitioned table and one of its partitions are among them, because a Delta table can
+    follow only one relation; or if a table's folder is not that of its name (SET SCHEMA)."""
     named = set(tables)
     for schema, name in sorted(named):
         _check_not_moved(transaction, schema, name)
@@ -70,10 +70,10 @@ def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, s
 def check_between_batches(
     transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable
 ) -> None:
-    """Check that no batch is under way in a table whose partitions will change. If only some of
-    them have a batch, it must continue with the partitions with which it began.
+    """Check that a table whose partitions will change has no unfinished batch. A batch that only
+    some of its partitions have must be finished in the partitions with which it began.
 
-    Raises BatchUnderWay while there is one, StorageError.
+    Raises StorageError; BatchUnderWay while a batch is unfinished.
     """
     roots = _roots(transaction, parent)
     for subscription in transaction.subscriptions.all():
@@ -89,8 +89,8 @@ def check_between_batches(
 
 
 def between_batches(attempt: Callable[[], T]) -> T:
-    """Call ``attempt`` and return its result; try again while a batch is under way, as a running
-    worker is in the middle of a batch for moments only.
+    """Call ``attempt`` and return its result. Repeat it while it raises BatchUnderWay: a running
+    worker finishes a batch within moments.
 
     Raises BatchUnderWay if the batch does not end.
     """
@@ -107,9 +107,9 @@ def between_batches(attempt: Callable[[], T]) -> T:
 def check_whole_batches(
     transaction: CatalogTransaction, scope: CommandScope, subscription: Subscription
 ) -> None:
-    """Check that no batch is under way in a subscription whose publications will change. If only
-    some partitions have a batch, other publications might not send its rows again, or might send
-    others.
+    """Check that a subscription whose publications will change has no unfinished batch. If only
+    some partitions have a batch, the new publications might not send its rows again, or might send
+    different rows.
 
     Raises BatchUnderWay, StorageError.
     """
@@ -141,9 +141,9 @@ def _go_on(subscription: Subscription, rel: SubscriptionRel) -> str:
 def check_joins(
     transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: TableName
 ) -> None:
-    """Check a table that will become a partition of one that a subscription fills. The subscription
-    must not fill the table itself. The table must not have later changes of the subscription than
-    the other partitions, because these would look like a batch that the others lack.
+    """Check a table that will become a partition of a table that a subscription fills. The
+    subscription must not fill the table by its own name. The table must not have later changes of
+    the subscription than the other partitions: they would look like an unfinished batch.
 
     Raises FeatureNotSupported, ObjectInUse, StorageError.
     """
@@ -168,15 +168,15 @@ def check_joins(
 
 
 def check_detached(transaction: CatalogTransaction, scope: CommandScope, table: LakeTable) -> None:
-    """Check that no batch is under way in the parent of a table that will be detached or dropped;
-    a table without a parent is fine."""
+    """Check that the parent of a table that will be detached or dropped has no unfinished batch. Do
+    nothing for a table without a parent."""
     parent = None if table.parent is None else transaction.tables.find_oid(table.parent)
     if parent is not None:
         check_between_batches(transaction, scope, parent)
 
 
 def _roots(transaction: CatalogTransaction, parent: LakeTable) -> dict[TableName, LakeTable]:
-    """Return a partitioned table and its ancestors, by their names."""
+    """Return a partitioned table and its ancestors, by name."""
     above = [parent]
     while (up := above[-1].parent) is not None:
         found = transaction.tables.find_oid(up)
@@ -204,7 +204,7 @@ def _half_applied(
 def _common(
     scope: CommandScope, subscription: Subscription, rel: SubscriptionRel, root: LakeTable
 ) -> Lsn:
-    """Return the position up to which all partitions certainly have the changes."""
+    """Return the LSN up to which all partitions certainly have the changes."""
     owner = CutOwner(subscription.name, subscription.app_id)
     ready = rel.state is SubscriptionRelState.READY
     cut = warehouse_of(scope).cuts.last(owner) if ready else None
@@ -218,7 +218,7 @@ def _marker(scope: CommandScope, table: TableName, app_id: str) -> int:
 
 
 def _check_not_moved(transaction: CatalogTransaction, schema: str, name: str) -> None:
-    """Check that a table lies in the folder of its name, as tables of a subscription must."""
+    """Check that a table is in the folder of its name, as a subscription requires."""
     found = transaction.tables.find(schema, name)
     other = transaction.tables.in_folder_of(schema, name)
     if other is not None or (found is not None and found.folder_of is not None):

@@ -1,8 +1,8 @@
 """CREATE, ALTER and DROP SUBSCRIPTION (subscriptioncmds.c).
 
-A running node sees the change by the catalog's generation. The publisher is asked before the
-catalog is written, so no transaction stays open while the network answers. If writing the catalog
-fails, a slot that was made on the publisher is dropped again.
+A running node notices the change by the catalog's generation. The publisher is asked before the
+catalog is written, so that no transaction is open while the network answers. If writing the catalog
+fails, a slot that was created on the publisher is dropped again.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubOpts(SubscriptionOptions):
-    """Options with PostgreSQL's defaults; ``specified`` are the names that were written.
+    """Options, with PostgreSQL's defaults. ``specified``: the names of the given options.
 
-    ``slot_name``: None means NONE if it was specified, else the subscription's name. ``lsn``: the
-    LSN to skip; INVALID means NONE.
+    ``slot_name``: None means NONE if it is specified, otherwise the subscription's name. ``lsn``:
+    the LSN to skip; INVALID means NONE.
     """
 
     connect: bool = True
@@ -149,7 +149,7 @@ class SubOpts(SubscriptionOptions):
 
     @property
     def kept(self) -> dict[str, Any]:
-        """The options that were written and go into the row."""
+        """The specified options that the catalog keeps."""
         return {name: getattr(self, name) for name in KEPT if name in self.specified}
 
 
@@ -157,7 +157,7 @@ _SYNCHRONOUS_COMMIT: Final = ("local", "remote_write", "remote_apply", "on", "of
 _SYNCHRONOUS_COMMIT_HIDDEN: Final = ("true", "false", "yes", "no", "1", "0")
 
 KEPT: Final = frozenset(each.name for each in fields(SubscriptionOptions))
-"""Options that go into the row as they are, under their own names."""
+"""Options that the catalog keeps unchanged, under their own names."""
 CREATE: Final = KEPT | {"connect", "enabled", "create_slot", "slot_name", "copy_data", "two_phase"}
 SYSTEM_IDENTIFIER: Final = "system_identifier"
 SET: Final = CREATE - {"connect", "enabled", "create_slot", "copy_data"} | {SYSTEM_IDENTIFIER}
@@ -167,7 +167,7 @@ SET_PUBLICATION: Final = frozenset({"copy_data", "copy_target", "refresh"})
 
 
 def parse_subscription_options(options: Sequence[DefElem], supported: frozenset[str]) -> SubOpts:
-    """Check options in the order written, then their combination.
+    """Check options in the order of the statement, then their combination.
 
     Raises SqlSyntaxError, InvalidParameterValue.
     """
@@ -187,8 +187,8 @@ def parse_subscription_options(options: Sequence[DefElem], supported: frozenset[
 
 
 def _without_connection(options: SubOpts) -> SubOpts:
-    """Return the options as connect = false makes them: without a connection nothing can be
-    enabled, created or copied."""
+    """Apply connect = false to the options: without a connection the subscription cannot be
+    enabled, no slot can be created and no data copied."""
     if options.connect:
         return options
     for name in ("enabled", "create_slot", "copy_data"):
@@ -198,7 +198,7 @@ def _without_connection(options: SubOpts) -> SubOpts:
 
 
 def _check_slot_name(options: SubOpts) -> None:
-    """Check slot_name = NONE, which leaves no slot to stream from."""
+    """Check slot_name = NONE: without a slot nothing can be streamed."""
     if options.slot_name is not None or "slot_name" not in options.specified:
         return
     for name in ("enabled", "create_slot"):
@@ -232,7 +232,7 @@ def _synchronous_commit(option: DefElem) -> str:
 
 
 def _origin(option: DefElem) -> str:
-    """Return origin, which is kept, shown and sent as it was written."""
+    """Return origin exactly as written: it is kept, shown and sent in this form."""
     value = def_get_string(option)
     if value.lower() not in ("any", "none"):
         raise InvalidParameterValue(f'unrecognized origin value: "{value}"')
@@ -263,7 +263,7 @@ def _tables(option: DefElem) -> TableChoice:
 
 
 def _verify_interval(option: DefElem) -> int:
-    """Return seconds, from a number, or an interval as interval_in reads it; 0 for ``off``."""
+    """Return seconds, from a number or from an interval as interval_in reads it; 0 for ``off``."""
     text = def_get_string(option).strip().lower()
     if guc.parse_bool(text) is False:
         return 0
@@ -278,7 +278,7 @@ def _verify_interval(option: DefElem) -> int:
 
 
 def _verify_rate(option: DefElem) -> int:
-    """Return bytes; a number without a unit is in kB, as in PostgreSQL's parameters."""
+    """Return bytes. As in PostgreSQL's parameters, a number without a unit means kB."""
     number = guc.read_integer(option.name, def_get_string(option), "kB")
     guc.check_range(option.name, number, 1, guc.INT_MAX, "kB")
     return number << 10
@@ -327,7 +327,7 @@ _READERS: Final[dict[str, Callable[[DefElem], Any]]] = {
 
 
 def validate_slot_name(name: str) -> None:
-    """Check a slot's name (ReplicationSlotValidateName, slot.c). Raises InvalidParameterValue
+    """Check the name of a slot (ReplicationSlotValidateName, slot.c). Raises InvalidParameterValue
     (42602, 42622)."""
     if not name:
         raise InvalidName(f'replication slot name "{name}" is too short')
@@ -342,7 +342,7 @@ def validate_slot_name(name: str) -> None:
 
 
 def without_effect(options: SubOpts) -> tuple[Notice, ...]:
-    """Return a notice for each option that was written and has no effect."""
+    """Return a notice for each specified option that has no effect."""
     if "synchronous_commit" not in options.specified:
         return ()
     return (
@@ -354,7 +354,7 @@ def without_effect(options: SubOpts) -> tuple[Notice, ...]:
 
 
 def different_origin(subscription: str, publications: Sequence[str]) -> list[Notice]:
-    """Return the warning about publications with tables to which the publisher itself subscribes
+    """Return the warning about publications of tables that subscriptions fill on the publisher
     (check_publications_origin)."""
     if not publications:
         return []
@@ -375,8 +375,8 @@ def different_origin(subscription: str, publications: Sequence[str]) -> list[Not
 
 
 def without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:
-    """Return warnings about tables without a replica identity. PostgreSQL reports it only when the
-    first update fails, in an application."""
+    """Return warnings about tables without a replica identity. PostgreSQL reports it only when an
+    application's first update fails."""
     return [
         warning(
             f'table "{schema}.{table}" has no replica identity',
@@ -387,15 +387,15 @@ def without_identity(tables: Sequence[tuple[str, str]]) -> list[Notice]:
     ]
 
 
-# Two-phase commit in the statements of subscriptions (subscriptioncmds.c). The worker decides
-# when a pending state becomes an enabled one.
+# Two-phase commit in statements about subscriptions (subscriptioncmds.c). The worker decides when
+# the state changes from pending to enabled.
 
 _OPTION: Final = "two_phase"
 
 
 def first_two_phase_state(options: SubOpts, *, has_tables: bool) -> TwoPhaseState:
-    """Return the state of a new subscription. It is enabled at once if its slot is made with
-    two-phase commit, as no table must be copied."""
+    """Return the two-phase state of a new subscription. It is enabled at once, with the slot, if no
+    table must be copied first."""
     if not options.two_phase:
         return TwoPhaseState.DISABLED
     at_once = options.connect and options.create_slot and not options.copy_data and has_tables
@@ -403,9 +403,9 @@ def first_two_phase_state(options: SubOpts, *, has_tables: bool) -> TwoPhaseStat
 
 
 def check_copy(subscription: Subscription, options: SubOpts, form: str) -> None:
-    """Refuse to copy tables when two_phase is enabled: a transaction that was prepared before a
-    table is copied is in neither the copy nor the stream. ``form``: the statement's beginning.
-    Raises NotInPrerequisiteState."""
+    """Refuse to copy tables while two_phase is enabled: a transaction that is prepared before the
+    copy and committed after it would be neither in the copy nor in the stream. ``form``: REFRESH,
+    SET, ADD or DROP. Raises NotInPrerequisiteState."""
     if subscription.two_phase_state is not TwoPhaseState.ENABLED or not options.copy_data:
         return
     if form == "REFRESH":
@@ -423,8 +423,8 @@ def check_copy(subscription: Subscription, options: SubOpts, form: str) -> None:
 
 
 def check_copy_of_table(subscription: Subscription) -> None:
-    """Refuse to copy a table again when two_phase is enabled, for the reason that ``check_copy``
-    gives. Raises NotInPrerequisiteState."""
+    """Refuse to copy a table again while two_phase is enabled, for the reason in ``check_copy``.
+    Raises NotInPrerequisiteState."""
     if subscription.two_phase_state is TwoPhaseState.ENABLED:
         raise NotInPrerequisiteState(
             "ALTER SUBSCRIPTION ... REFRESH TABLE is not allowed when two_phase is enabled",
@@ -434,8 +434,8 @@ def check_copy_of_table(subscription: Subscription) -> None:
 
 
 def check_alter_sub_option(subscription: Subscription, name: str, *, alters_slot: bool) -> None:
-    """Check that an option which the slot has, too, may be set (CheckAlterSubOption). Raises
-    NotInPrerequisiteState."""
+    """Check that an option may be set that is also a property of the slot (CheckAlterSubOption).
+    Raises NotInPrerequisiteState."""
     if subscription.enabled:
         raise NotInPrerequisiteState(f'cannot set option "{name}" for enabled subscription')
     if alters_slot and subscription.slot_name is None:
@@ -464,14 +464,13 @@ def check_alter_two_phase(
 
 
 def ends_two_phase(subscription: Subscription, options: SubOpts) -> bool:
-    """Tell whether the statement ends two-phase commit of the slot; the publisher must then be
-    asked."""
+    """Tell whether the statement disables two_phase. Then the publisher's slot must be altered."""
     had = subscription.two_phase_state is not TwoPhaseState.DISABLED
     return had and _OPTION in options.specified and not options.two_phase
 
 
 def still_running() -> NotInPrerequisiteState:
-    """Return the error for a slot that the worker of a disabled subscription still uses (55006)."""
+    """Return the error (55006) for a slot that a disabled subscription's worker still uses."""
     return NotInPrerequisiteState(
         'cannot alter "two_phase" when logical replication worker is still running',
         hint="Try again after some time.",
@@ -481,7 +480,7 @@ def still_running() -> NotInPrerequisiteState:
 logger = logging.getLogger(__name__)
 
 CONNECT_PREFIX: Final = "could not connect to the publisher: "
-"""The beginning of walreceiver's message; libpq's own words follow."""
+"""The beginning of walreceiver's message; libpq's message follows."""
 
 ALTERED: Final = "ALTER SUBSCRIPTION"
 """The command tag."""
@@ -492,8 +491,8 @@ _REFRESH: Final = "REFRESH PUBLICATION"
 def create_subscription(
     statement: CreateSubscription, catalog: Catalog, connect: PublisherFactory, scope: CommandScope
 ) -> CommandResult:
-    """Run CREATE SUBSCRIPTION (CreateSubscription). If it raises, nothing is left behind on either
-    side.
+    """Run CREATE SUBSCRIPTION (CreateSubscription). If it raises, it leaves nothing behind on the
+    node or the publisher.
 
     Cuts of a dropped subscription stay readable until a new subscription takes its name.
     """
@@ -542,7 +541,7 @@ def create_subscription(
 
 
 def alter_enabled(statement: AlterSubscriptionEnabled, catalog: Catalog) -> CommandResult:
-    """Run ENABLE or DISABLE; both forget the recorded error."""
+    """Run ENABLE or DISABLE; both clear the recorded error."""
     with catalog.write() as transaction:
         subscription = get_subscription(transaction, statement.name)
         if statement.enabled and subscription.slot_name is None:
@@ -555,7 +554,7 @@ def alter_enabled(statement: AlterSubscriptionEnabled, catalog: Catalog) -> Comm
 
 
 def alter_connection(statement: AlterSubscriptionConnection, catalog: Catalog) -> CommandResult:
-    """Run CONNECTION; a running worker starts again with the new one."""
+    """Run CONNECTION; a running worker restarts with the new connection string."""
     with catalog.write() as transaction:
         subscription = get_subscription(transaction, statement.name)
         ConnInfo.parse(statement.conninfo)
@@ -569,10 +568,10 @@ def alter_refresh(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> CommandResult:
-    """Run REFRESH PUBLICATION: add new tables and remove missing ones. Copy again each table whose
-    name belongs to another relation now, that is parked, or that has stopped the subscription.
+    """Run REFRESH PUBLICATION: add new tables and remove unpublished ones. Copy a table again if
+    its name now means another relation, if it is parked, or if it has stopped the subscription.
 
-    Raises ObjectInUse if the subscription was changed while the publisher was asked.
+    Raises ObjectInUse if another session changed the subscription while the publisher was asked.
     """
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
@@ -599,7 +598,7 @@ def take_in(
     found: PublisherTables,
     options: SubOpts,
 ) -> list[Notice]:
-    """Add the tables that were found to the subscription (AlterSubscription_refresh). Return
+    """Make the published tables the subscription's tables (AlterSubscription_refresh). Return
     notices."""
     known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
     new = {table: oid for table, oid in found.tables.items() if table not in known}
@@ -620,8 +619,8 @@ def take_in(
 def already_copied(
     catalog: Catalog, subscription: Subscription, options: SubOpts
 ) -> Sequence[TableName] | None:
-    """Return the subscription's tables, which a refresh does not copy; None if origins need no
-    check."""
+    """Return the subscription's tables: a refresh does not copy them, so their origins need no
+    check. Return None if no origin needs a check."""
     if not (options.copy_data and subscription.own_changes_only):
         return None
     with catalog.read() as transaction:
@@ -629,8 +628,8 @@ def already_copied(
 
 
 def check_enabled(subscription: Subscription, form: str) -> None:
-    """Raise NotInPrerequisiteState for a disabled subscription. ``form``: of ALTER SUBSCRIPTION."""
-    # A subscription that an error has disabled may need this command before it can continue.
+    """Raise NotInPrerequisiteState for a disabled subscription. ``form``: such as REFRESH."""
+    # If an error has disabled the subscription, it may need this command to continue.
     if not subscription.enabled and not subscription.stopped:
         raise NotInPrerequisiteState(
             f"ALTER SUBSCRIPTION ... {form} is not allowed for disabled subscriptions",
@@ -640,16 +639,16 @@ def check_enabled(subscription: Subscription, form: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PublisherTables:
-    """The publisher's answers for a subscription: its identity, its tables with their OIDs, and the
-    tables without a replica identity."""
+    """The publisher's answers for a subscription: the publisher's identity, the published tables
+    with their OIDs, and those without a replica identity."""
 
     identity: PublisherIdentity
     tables: Mapping[TableName, int]
     without_identity: Sequence[TableName]
     missing: Sequence[str] = ()
-    """The publications that the publisher lacks."""
+    """The publications that do not exist on the publisher."""
     different_origin: Sequence[str] = ()
-    """The publications with new tables to which the publisher itself subscribes."""
+    """The publications with new tables that subscriptions fill on the publisher."""
 
 
 def ask_published(
@@ -658,8 +657,8 @@ def ask_published(
     look_for: Sequence[str] = (),
     besides: Sequence[TableName] | None = None,
 ) -> PublisherTables:
-    """Ask the publisher that a subscription follows; ask about different origins, too, unless
-    ``besides`` is None. Raises StateMismatch for another publisher."""
+    """Ask a subscription's publisher about its tables. Unless ``besides`` is None, also ask about
+    the origins of other tables than these. Raises StateMismatch for another publisher."""
     try:
         with open_session(connect, subscription.name, subscription.conninfo) as publisher:
             identity = _identity(publisher)
@@ -675,7 +674,7 @@ def ask_published(
                 else publisher.publications_of_different_origin(names, besides),
             )
     except PenstockError as error:
-        if error.alter == _ENABLE:  # ENABLE is the remedy for a worker; here it is REFRESH
+        if error.alter == _ENABLE:  # the remedy after a worker's error; here it is REFRESH
             error = error.changed(alter=_REFRESH)
         raise error.with_statement(alter(subscription.name)) from None
 
@@ -688,8 +687,8 @@ def _insert(
     tables: Mapping[TableName, int],
     publisher: PublisherIdentity | None,
 ) -> None:
-    """Write the subscription's rows and, as the last step, take over the cuts of a dropped
-    subscription of its name: either all happens or nothing."""
+    """Write the subscription's rows. As the last step before the commit, remove the cuts of dropped
+    subscriptions that had its name, so that all of this happens or nothing."""
     cuts = None if scope.warehouse is None else scope.warehouse.cuts
     with catalog.write() as transaction:
         others = transaction.subscriptions.all()
@@ -703,7 +702,7 @@ def _insert(
             **{name: getattr(options, name) for name in KEPT},
             owner=scope.role.oid,
         )
-        # The tables and the slot belong to this publisher: a worker that reaches another one stops.
+        # Record the publisher, so that a worker stops if it connects to another one.
         transaction.subscriptions.save(replace(subscription, publisher=publisher))
         transaction.relations.add(subscription.oid, tables, _first_state(options))
         if cuts is not None:
@@ -723,7 +722,7 @@ def _first_state(options: SubOpts) -> SubscriptionRelState:
 
 @contextmanager
 def open_session(connect: PublisherFactory, name: str, conninfo: str) -> Iterator[Publisher]:
-    """Open a session on the publisher under the subscription's name."""
+    """Open a session on the publisher, with the subscription's name as application name."""
     try:
         publisher = connect(conninfo, name)
     except ConnectionFailure as error:
@@ -740,8 +739,8 @@ def _identity(publisher: Publisher) -> PublisherIdentity:
 
 @contextmanager
 def _new_slot(publisher: Publisher, options: SubOpts, *, two_phase: bool) -> Iterator[list[Notice]]:
-    """Create the slot if it is wanted, and drop it again if the block fails. A slot that existed
-    before stays as it is, as in PostgreSQL."""
+    """Create the slot if requested, and drop it again if the ``with`` block fails. An existing slot
+    is an error and stays unchanged, as in PostgreSQL."""
     name = options.slot_name
     if name is None or not options.create_slot:
         yield []
@@ -758,7 +757,7 @@ def _new_slot(publisher: Publisher, options: SubOpts, *, two_phase: bool) -> Ite
 
 
 def get_subscription(transaction: CatalogTransaction, name: str) -> Subscription:
-    """Return a subscription. Raises UndefinedObject, and ObjectInUse for one that is being
+    """Return a subscription. Raises UndefinedObject; ObjectInUse if the subscription is being
     dropped."""
     subscription = transaction.subscriptions.get(name)
     if subscription.dropping:
@@ -772,8 +771,8 @@ def get_subscription(transaction: CatalogTransaction, name: str) -> Subscription
 def check_unchanged(
     transaction: CatalogTransaction, asked_for: Subscription, found: PublisherTables
 ) -> Subscription:
-    """Return the subscription again after its publisher was asked; PostgreSQL locks it meanwhile.
-    Raises ObjectInUse if it was changed, and StateMismatch if it follows another publisher now."""
+    """Read the subscription again after its publisher was asked; PostgreSQL locks it instead.
+    Raises ObjectInUse if it was changed, StateMismatch if it follows another publisher now."""
     now = transaction.subscriptions.find_oid(asked_for.oid)
     if now is None or now != asked_for or now.dropping:
         raise ObjectInUse(
@@ -785,7 +784,7 @@ def check_unchanged(
 
 
 def save_healed(transaction: CatalogTransaction, subscription: Subscription) -> None:
-    """Save a subscription without the recorded error, so a node tries again."""
+    """Save a subscription without its recorded error, so that a stopped worker starts again."""
     transaction.subscriptions.save(subscription.healed())
 
 
@@ -799,15 +798,15 @@ def check_publications_once(names: Sequence[str]) -> None:
 # ALTER SUBSCRIPTION ... SKIP (AlterSubscription, ALTER_SUBSCRIPTION_SKIP).
 #
 # A worker reads the catalog before each batch; ``subscription.apply_error`` decides what is
-# skipped, and when skipping ends. A prepared transaction is named by the LSN of its PREPARE,
-# whether that has arrived already (``subscription.prepared``) or not. Once it is committed at the
-# publisher, it is named by its COMMIT PREPARED, like other transactions by their commit.
+# skipped, and when skipping ends. A prepared transaction is skipped by the LSN of its PREPARE,
+# whether this has already arrived (``subscription.prepared``) or not. After COMMIT PREPARED on the
+# publisher, it is skipped by the LSN of COMMIT PREPARED, as other transactions are by their commit.
 
 
 def alter_skip(
     statement: AlterSubscriptionSkip, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """Run SKIP (...); a subscription that an error has stopped starts again."""
+    """Run SKIP (...). If an error has stopped the subscription, it starts again."""
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
     lsn = parse_subscription_options(statement.options, SKIP).lsn
@@ -829,15 +828,15 @@ def alter_skip(
 
 
 def _prepared(transaction: CatalogTransaction, subid: int, lsn: Lsn) -> PreparedXact | None:
-    """Return the prepared transaction whose PREPARE ends there, if it has arrived."""
+    """Return the prepared transaction whose PREPARE has this LSN; None if it has not arrived."""
     xacts = transaction.prepared_xacts.all(subid)
     return next((xact for xact in xacts if xact.prepare_lsn == lsn), None)
 
 
 def _skip_prepared(transaction: CatalogTransaction, xact: PreparedXact) -> Lsn:
-    """Skip a prepared transaction, and return the LSN that must still be skipped. If it waits for
-    its end, its rows are left out from now on, and nothing more must be skipped. If it was
-    committed, some tables may already have its rows, and its commit must be skipped."""
+    """Skip a prepared transaction, and return the LSN that must still be skipped. If it is still
+    prepared, mark it, so that its rows are left out, and return INVALID. If it was committed, some
+    tables may already have its rows: return the LSN of its commit."""
     if xact.commit_lsn is not None and not xact.skipped:
         return xact.commit_lsn
     transaction.prepared_xacts.put(replace(xact, skipped=True))
@@ -846,8 +845,8 @@ def _skip_prepared(transaction: CatalogTransaction, xact: PreparedXact) -> Lsn:
 
 # ALTER SUBSCRIPTION ... SET (options) (subscriptioncmds.c, AlterSubscription).
 #
-# As in PostgreSQL the slot is changed first: the row then never promises an option that the slot
-# lacks. A running node sees the change by the catalog's generation.
+# As in PostgreSQL the slot is changed first, so that the catalog never shows an option that the
+# slot does not have. A running node notices the change by the catalog's generation.
 
 
 def alter_options(
@@ -857,7 +856,7 @@ def alter_options(
     scope: CommandScope,
 ) -> CommandResult:
     """Run SET (...). Raises SqlSyntaxError, NotInPrerequisiteState, ObjectInUse, StateMismatch, and
-    the publisher's errors about its slot."""
+    the publisher's errors about the slot."""
     with catalog.read() as transaction:
         asked = get_subscription(transaction, statement.name)
         options = parse_subscription_options(statement.options, SET)
@@ -891,8 +890,8 @@ def _asked_for(subscription: Subscription) -> tuple[object, ...]:
 def _ask_upgraded(
     subscription: Subscription, options: SubOpts, connect: PublisherFactory
 ) -> UpgradedPublisher | None:
-    """Ask the server if SET (system_identifier) says that pg_upgrade has moved the publisher; else
-    return None."""
+    """For SET (system_identifier), which says that pg_upgrade has moved the publisher, ask the new
+    server; otherwise return None."""
     if SYSTEM_IDENTIFIER not in options.specified:
         return None
     check_slot_name(subscription)
@@ -908,7 +907,7 @@ def _last_cut_lsn(subscription: Subscription, scope: CommandScope) -> Lsn | None
 
 
 def _check_block(options: SubOpts, scope: CommandScope) -> None:
-    """Refuse, in a block, options that the slot has, too (CheckAlterSubOption)."""
+    """In a block, refuse options that are also properties of the slot (CheckAlterSubOption)."""
     if "two_phase" in options.specified and not options.two_phase:
         scope.prevent_in_block("ALTER SUBSCRIPTION ... SET (two_phase)")
     if "failover" in options.specified:
@@ -918,7 +917,7 @@ def _check_block(options: SubOpts, scope: CommandScope) -> None:
 def _altered(
     transaction: CatalogTransaction, subscription: Subscription, options: SubOpts
 ) -> Subscription:
-    """Return the subscription with the options that were written, after PostgreSQL's checks in its
+    """Return the subscription with the specified options, after PostgreSQL's checks in PostgreSQL's
     order."""
     altered = subscription
     if "slot_name" in options.specified:
@@ -939,8 +938,8 @@ def _altered(
 
 
 def _alter_slot(subscription: Subscription, options: SubOpts, connect: PublisherFactory) -> bool:
-    """Change the slot if an option is the slot's, too, and return whether the publisher was asked.
-    Like PostgreSQL, do so even if the slot has the value already."""
+    """Alter the slot if an option is also a property of the slot, even if the slot already has this
+    value, as in PostgreSQL. Return whether the publisher was asked."""
     failover = options.failover if "failover" in options.specified else None
     ends = False if ends_two_phase(subscription, options) else None
     slot = subscription.slot_name
@@ -958,10 +957,10 @@ def _alter_slot(subscription: Subscription, options: SubOpts, connect: Publisher
 
 # ALTER SUBSCRIPTION ... SET (system_identifier): the publisher was moved by pg_upgrade.
 #
-# Only the server that pg_upgrade has made of the publisher is accepted. pg_upgrade keeps OIDs of
-# databases and tables, and refuses a server whose logical slots have not sent all changes. It makes
-# each slot again where the new cluster's WAL begins, beyond the old one's. So the cuts hold every
-# change of the old cluster, and the stream continues at the new slot.
+# Only the cluster that pg_upgrade made from the publisher is accepted. pg_upgrade keeps the OIDs of
+# databases and tables, and refuses a cluster whose logical slots have not sent all changes. It
+# creates each slot again at the start of the new cluster's WAL, beyond the old cluster's WAL. So
+# the cuts have all changes of the old cluster, and the stream continues at the new slot.
 #
 # PostgreSQL: check_old_cluster_for_valid_slots (pg_upgrade/check.c),
 # create_logical_replication_slots
@@ -969,8 +968,8 @@ def _alter_slot(subscription: Subscription, options: SubOpts, connect: Publisher
 
 @dataclass(frozen=True, slots=True)
 class UpgradedPublisher:
-    """The answers of a server. ``slot``: the subscription's; ``missing``: publications that the
-    server lacks; ``tables``: published tables with their OIDs."""
+    """The new server's answers. ``slot``: the subscription's slot; ``missing``: publications that
+    the server does not have; ``tables``: published tables with their OIDs."""
 
     system: SystemIdentity
     database_oid: int
@@ -998,7 +997,7 @@ def follow(
     server: UpgradedPublisher,
     last_cut: Lsn | None,
 ) -> tuple[Subscription, list[Notice]]:
-    """Check the server and return the subscription that follows it, with notices. Raises
+    """Check the new server. Return the subscription, changed to follow it, and notices. Raises
     StateMismatch, UndefinedObject, NotInPrerequisiteState, ObjectInUse."""
     known, name = subscription.publisher, subscription.name
     if server.system.system_id != system_id:
@@ -1057,7 +1056,7 @@ def _check_objects(
             f"(refresh = false) with those that there are. {_another(subscription)}",
         )
     both = [rel for rel in rels if rel.relid is not None and rel.table_name in server.tables]
-    # A single table with another OID was dropped and made again; the worker reports that as always.
+    # A single table with another OID was dropped and created again: the worker will report it.
     if both and all(server.tables[rel.table_name] != rel.relid for rel in both):
         rel = both[0]
         raise _not_upgraded(
@@ -1113,8 +1112,7 @@ def _another(subscription: Subscription) -> str:
 
 
 def check_slot_name(subscription: Subscription) -> None:
-    """Raise NotInPrerequisiteState for a subscription without a slot name, as for options that the
-    slot has, too."""
+    """Raise NotInPrerequisiteState for a subscription without a slot name."""
     if subscription.slot_name is None:
         raise NotInPrerequisiteState(
             f'cannot set option "{SYSTEM_IDENTIFIER}" for a subscription that does not have a slot '
@@ -1126,10 +1124,10 @@ def check_slot_name(subscription: Subscription) -> None:
 
 # ALTER SUBSCRIPTION ... SET, ADD and DROP PUBLICATION (subscriptioncmds.c).
 #
-# A running worker starts again with the new list. Before that it applies everything committed until
-# now with the old list: a publisher looks publications up as they were at each change. There a
-# publication that was made later is an error; from version 18 on the publisher leaves the change
-# out.
+# A publisher decodes each change with the catalogs at the time of the change. If a publication of
+# the list did not exist then, this is an error, or from version 18 on the change is left out. So a
+# running worker first applies everything committed until now with the old list, and then restarts
+# with the new list.
 
 _REFRESH_HINT: Final = {
     "SET": "Use ALTER SUBSCRIPTION ... SET PUBLICATION ... WITH (refresh = false).",
@@ -1138,7 +1136,7 @@ _REFRESH_HINT: Final = {
 }
 
 _CUT_WITHIN_S: Final = 5.0
-"""Seconds that ALTER waits for a worker, so that a worker far behind does not hold it up."""
+"""Seconds that ALTER waits for the worker; it does not wait longer for one that is far behind."""
 
 _PUBLICATIONS_LOOK_S: Final = 0.05
 
@@ -1150,11 +1148,11 @@ def alter_publications(
     scope: CommandScope,
 ) -> CommandResult:
     """Run SET, ADD or DROP PUBLICATION. Raises DuplicateObject, UndefinedObject,
-    InvalidParameterValue, NotInPrerequisiteState, and ObjectInUse if the subscription was changed
-    while the publisher was asked, or stays in the middle of a batch."""
+    InvalidParameterValue, NotInPrerequisiteState; ObjectInUse if another session changed the
+    subscription while the publisher was asked, or if a batch stays unfinished."""
     options = parse_subscription_options(statement.options, SET_PUBLICATION)
     if not options.refresh and scope.block_end is not None:
-        _save(statement, catalog, scope)  # ``execute_block`` waits between batches
+        _save(statement, catalog, scope)  # ``execute_block`` waits for the end of a batch
         return CommandResult(ALTERED)
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
@@ -1178,7 +1176,7 @@ def alter_publications(
 
     def taken_in() -> list[Notice]:
         with catalog.write() as transaction:
-            # ``now`` has the facts recorded while the publisher was asked, such as its identity.
+            # Use ``now``: the worker may have recorded something, such as the publisher's identity.
             now = check_unchanged(transaction, subscription, found)
             check_whole_batches(transaction, scope, now)
             transaction.subscriptions.save(_with_publications(now, statement))
@@ -1197,9 +1195,9 @@ def _applied_until_now(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> Iterator[list[Notice]]:
-    """Let the worker of a subscription first apply everything up to the publisher's present
-    position, and nothing beyond while the block runs: the subscription will get new publications.
-    Yield a warning if the worker has not reached the position in time.
+    """Before the subscription gets new publications, let its worker apply everything up to the
+    publisher's present LSN, and nothing beyond it during the ``with`` block. Yield a warning if the
+    worker does not reach this LSN in time.
     """
     added = set(wanted.publications) - set(subscription.publications)
     follows = scope.running and subscription.enabled and not subscription.stopped
@@ -1222,7 +1220,7 @@ def _position(subscription: Subscription, connect: PublisherFactory) -> Lsn | No
         with open_session(connect, subscription.name, subscription.conninfo) as publisher:
             return publisher.identify_system().xlogpos
     except PenstockError:
-        return None  # without refresh the statement needs no publisher
+        return None  # without refresh, the statement must not fail because of the publisher
 
 
 def _has_cut(cuts: Cuts, owner: CutOwner, position: Lsn) -> bool:
@@ -1289,21 +1287,21 @@ def _refuse(subscription: str, twice: Sequence[str]) -> None:
         )
 
 
-# Rights of subscriptions' owners, and OWNER TO (subscriptioncmds.c,
+# Privileges of subscriptions' owners, and OWNER TO (subscriptioncmds.c,
 # AlterSubscriptionOwner_internal).
 #
-# A node connects to publishers and writes its tables as itself, whoever owns a subscription. So an
-# owner who is no superuser may start and stop a subscription that a superuser has set up, but may
-# not choose what it writes.
+# A node connects to publishers and writes tables with its own rights, whoever owns a subscription.
+# So an owner who is not a superuser may start and stop a subscription that a superuser has set up,
+# but may not choose which rows it writes.
 
 _OWNERS_SINCE: Final = 16
-"""The first version in which other roles than superusers may own subscriptions."""
+"""The first version in which roles other than superusers may own subscriptions."""
 
 _OF_OWNERS: Final = frozenset(
     {"synchronous_commit", "binary", "streaming", "disable_on_error", "origin"}
     | {"password_required", "run_as_owner"}
 )
-"""Options of SET that do not need the publisher and do not change the tables' content."""
+"""The options of SET that an owner may change: they need no publisher and change no rows."""
 
 
 def check_rights(statement: Statement, catalog: Catalog, scope: CommandScope) -> None:
@@ -1390,8 +1388,8 @@ def _of_superusers(subscription: Subscription) -> InsufficientPrivilege:
 
 
 def _check_new_password(name: str, conninfo: str, catalog: Catalog) -> None:
-    """Check the connection string that a superuser gives to an owner's subscription: the owner
-    needs a password in it."""
+    """Check the connection string that a superuser sets for another role's subscription: unless the
+    owner is a superuser, it must have a password."""
     with catalog.read() as transaction:
         subscription = transaction.subscriptions.find(name)
         if subscription is None or not subscription.password_required:
@@ -1420,7 +1418,7 @@ def check_password(conninfo: str) -> None:
 def alter_owner(
     statement: AlterSubscriptionOwner, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """Run OWNER TO. A running worker continues unchanged."""
+    """Run OWNER TO. A running worker is not affected."""
     with catalog.write() as transaction:
         owner = role_of(transaction, statement.owner, scope)
         subscription = get_subscription(transaction, statement.name)
@@ -1447,17 +1445,17 @@ def _check_new_owner(subscription: Subscription, owner: CurrentRole, scope: Comm
 
 # DROP SUBSCRIPTION (subscriptioncmds.c, DropSubscription).
 #
-# Delta tables and cuts stay, and a row of the catalog names the subscription to which the markers
-# in the tables' logs belong. A running node lets go of the slot first:
+# Delta tables and cuts stay. A row in the catalog still names the dropped subscription, to which
+# markers in the tables' Delta logs belong. The slot is dropped before the subscription:
 #
-# 1. The row is marked as dropping, which advances the catalog's generation: a running node stops
-#    the worker and its copies. After that no copy is committed.
-# 2. When the temporary slots of its copies are gone, no copy runs.
+# 1. Mark the subscription as dropping, which advances the catalog's generation: a running node
+#    stops its worker and its copies. From now on no copy is committed.
+# 2. Wait until the temporary slots of its copies are gone: then no copy runs any more.
 # 3. ``DROP_REPLICATION_SLOT ... WAIT`` returns when nobody streams from the slot any more.
-# 4. The rows are deleted, with transactions that are prepared and not committed.
+# 4. Delete the subscription's rows, including its prepared transactions.
 #
-# If step 3 fails, the mark is removed and the subscription is as before. If the process dies, the
-# mark stays and DROP can be repeated; then a slot that is already gone is no error.
+# If step 3 fails, the mark is removed and the subscription stays. If the process dies, the mark
+# stays and DROP can be repeated; a slot that is already gone is then not an error.
 
 
 _TAG = "DROP SUBSCRIPTION"
@@ -1468,8 +1466,8 @@ _DISASSOCIATE = (
 
 
 _COPIES_END_S = 30.0
-"""Seconds that DROP waits for copies to end. Spark kills a task within seconds; the server's
-keepalives end a session that has lost its client."""
+"""Seconds that DROP waits for copies to end. Spark kills a task within seconds. A session whose
+client is gone lasts until the server's keepalives end it."""
 
 _LOOK_S = 0.1
 
@@ -1513,8 +1511,8 @@ def drop_subscription(
 
 
 def _readable_last_cut(scope: CommandScope, subscription: Subscription) -> Cut | None:
-    """Return the last cut. Return None also if the warehouse cannot be read, because a subscription
-    can be dropped without it."""
+    """Return the last cut, or None. Also return None if the warehouse cannot be read: DROP does not
+    need the cut."""
     if scope.warehouse is None:
         return None
     try:
@@ -1525,8 +1523,8 @@ def _readable_last_cut(scope: CommandScope, subscription: Subscription) -> Cut |
 
 
 def _drop_slot(connect: PublisherFactory, subscription: Subscription, slot: str) -> list[str]:
-    """Drop the slot after the copies have ended. Return the temporary slots of copies that have
-    not ended in time."""
+    """Wait for the end of the copies and drop the slot. Return the temporary slots of copies that
+    did not end in time."""
     with closing(_connect(connect, subscription, slot)) as publisher:
         try:
             running = _wait_for_copies(publisher, subscription.app_id)
@@ -1538,7 +1536,7 @@ def _drop_slot(connect: PublisherFactory, subscription: Subscription, slot: str)
 
 
 def _wait_for_copies(publisher: Publisher, app_id: str) -> list[str]:
-    """Wait until no copy runs, and return the slots of those that still run after a while."""
+    """Wait until no copy runs, or until a timeout. Return the slots of copies that still run."""
     deadline = time.monotonic() + _COPIES_END_S
     while (running := publisher.sync_slots(app_id)) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -1571,8 +1569,8 @@ def _unmark(catalog: Catalog, oid: int) -> None:
             transaction.subscriptions.save(replace(subscription, dropping=False))
 
 
-# Tables that REFRESH copies again, and its notices about them (ours: AlterSubscription_refresh in
-# subscriptioncmds.c copies no table again).
+# Tables that REFRESH copies again, and the notices about them. PostgreSQL's
+# AlterSubscription_refresh copies no table again.
 
 _RETURNED: Final = (
     "A table of that name was in the subscription before. Rows that others have changed since "
@@ -1581,7 +1579,7 @@ _RETURNED: Final = (
 
 
 def notices_of_returned(added: Iterable[SubscriptionRel]) -> list[Notice]:
-    """Return notices for those added tables whose names were in the subscription before."""
+    """Return notices about added tables whose names were in the subscription before."""
     return [copy_notice(rel, _RETURNED) for rel in added if _comes_back(rel)]
 
 
@@ -1595,12 +1593,12 @@ def copy_again(
     kept: Sequence[tuple[SubscriptionRel, int]],
     options: SubOpts,
 ) -> list[Notice]:
-    """Copy tables again: those whose names mean other relations now, or did for a while, and those
-    that are parked or have stopped the subscription. Return notices.
+    """Copy a table again if its name means another relation now, or did for a while, or if it is
+    parked or has stopped the subscription. Return notices.
 
-    PostgreSQL keeps the old rows; here a copy replaces them. With copy_data = false the rows of
-    another relation are kept, and the table follows the new one from now on. A table that cannot
-    follow stays as it is, without the changes that it has missed.
+    PostgreSQL keeps the old rows; here the copy replaces them. With copy_data = false the table
+    keeps the rows of the old relation, and follows the new relation from now on; but a parked table
+    stays as it is, without the changes that it has missed.
     """
     notices = []
     for rel, oid in kept:
@@ -1617,7 +1615,7 @@ def copy_again(
 
 
 def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
-    """Return the reason why a table does not follow any more, or None."""
+    """Return the reason why a table is not replicated any more, or None."""
     if rel.error is not None:
         return f"It is parked: {rel.error.message}."
     if subscription.error is not None and subscription.stopped_by == rel.sync_id:
@@ -1626,7 +1624,7 @@ def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
 
 
 def copy_notice(rel: SubscriptionRel, why: str) -> Notice:
-    """Return the notice for a table whose copy replaces the existing rows."""
+    """Return the notice about a table whose rows a copy will replace."""
     return notice(
         f'table "{rel.qualified_name}" will be copied again',
         detail=f"{why} The copy replaces the rows of the Delta table in one commit; its older "
@@ -1638,9 +1636,9 @@ def _why_again(rel: SubscriptionRel, oid: int, failed: str | None) -> str:
     return failed or rel.conflict or f"It had OID {rel.relid}, and has OID {oid} now."
 
 
-# ALTER SUBSCRIPTION ... REFRESH TABLE: copy single tables again (ours; PostgreSQL has none). Each
-# copy replaces the table's rows in one commit; until then readers see the old ones. If anything
-# is wrong with one of the tables, nothing is changed.
+# ALTER SUBSCRIPTION ... REFRESH TABLE, which PostgreSQL does not have: copy single tables again.
+# Each copy replaces the table's rows in one commit; until then readers see the old rows. An error
+# with one of the tables changes nothing for all of them.
 
 _COPIED_NOW = (SubscriptionRelState.INIT, SubscriptionRelState.DATASYNC)
 _ASKED_FOR = "You have asked for it."
@@ -1652,10 +1650,10 @@ def refresh_tables(
     connect: PublisherFactory,
     scope: CommandScope,
 ) -> CommandResult:
-    """Copy each table again, and start the subscription if one of them has stopped it.
+    """Copy each table again, and start the subscription again if one of the tables has stopped it.
 
-    Raises UndefinedObject for a table that is not in the subscription, NotInPrerequisiteState for
-    one that is not published, and the errors of connecting.
+    Raises the errors of connecting; UndefinedObject for a table that is not in the subscription;
+    NotInPrerequisiteState for a table that is not published.
     """
     names = list(dict.fromkeys(map(_table_name, statement.tables)))
     with catalog.read() as transaction:

@@ -1,7 +1,7 @@
 """CREATE, ALTER and DROP TABLE, CREATE and DROP SCHEMA (tablecmds.c, schemacmds.c).
 
-A Delta table is made before its row becomes visible, so a crash leaves at most a table that nobody
-has named yet. ``partbounds`` compares the bounds of partitions.
+A Delta table is created before its row in the catalog is committed, so a crash leaves at most a
+Delta table that is not in the catalog. ``partbounds`` compares the bounds of partitions.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ from penstock.sqlstate import (
 log = logging.getLogger(__name__)
 
 _TRIES: Final = 10
-"""Attempts at a statement while others write to its tables."""
+"""The number of attempts at a statement while others write to its tables."""
 _SEQUENCE = "seq"
 _TYPE_OF_ITS_NAME = (
     "A relation has an associated type of the same name, so you must use a name that doesn't "
@@ -161,8 +161,8 @@ _TYPE_OF_ITS_NAME = (
 
 
 def create_table(statement: CreateTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run CREATE TABLE (DefineRelation). If rows of a default partition must be read, they are read
-    without a lock, and the statement begins again."""
+    """Run CREATE TABLE (DefineRelation). If rows of a default partition must be read first, read
+    them without a lock, and run the statement again."""
     partition_rows = PartitionRows()
     for _ in range(_TRIES):
         try:
@@ -228,7 +228,7 @@ def _create_table(
 
 
 def _check_folder_free(transaction: CatalogTransaction, schema: str, name: str) -> None:
-    """Refuse a name whose folder holds a table that has been moved to another schema."""
+    """Refuse a name if its folder holds a table that was moved to another schema."""
     other = transaction.tables.in_folder_of(schema, name)
     if other is not None:
         raise FeatureNotSupported(
@@ -245,7 +245,7 @@ def _skip_result(message: str) -> CommandResult:
 
 
 def table_schema(schema: str, name: str, definition: Definition) -> TableSchema:
-    """Return the Delta table's columns, as a subscription would make them for such a relation."""
+    """Return the Delta table's schema, as a subscription would create it for this relation."""
     relation = Relation(0, schema, name, ReplicaIdentity.DEFAULT, definition.columns)
     made = TableSchema.of_relation(relation, key=definition.primary_key)
     columns = [
@@ -279,13 +279,13 @@ def create_schema(statement: CreateSchema, catalog: Catalog, scope: CommandScope
 
 # ALTER TABLE (tablecmds.c, ATExecCmd).
 #
-# ``change_columns`` changes columns. A key is a promise: ALTER TABLE does not check its uniqueness,
-# code that relies on it does.
+# ``change_columns`` changes columns. ALTER TABLE does not check that an added key is unique: code
+# that needs a unique key checks it.
 
 
 def alter_table(statement: AlterTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run ALTER TABLE (AlterTable). If files must be rewritten or read, this happens without a
-    lock, and the statement begins again."""
+    """Run ALTER TABLE (AlterTable). If files must be rewritten or read first, do so without a lock,
+    and run the statement again."""
     at = datetime.now(UTC)
     partition_rows = PartitionRows(attaches=True)
     with ColumnRewrites() as rewrites:
@@ -314,7 +314,7 @@ def _alter(
     rewrites: ColumnRewrites,
     partition_rows: PartitionRows,
 ) -> CommandResult:
-    """Execute the statement once. Delta tables are changed last, when nothing else can fail."""
+    """Execute the statement once. Delta tables are changed last, after everything that may fail."""
     notices: list[Notice] = []
     table = find_table(transaction, scope, statement.relation)
     if table is None and statement.missing_ok:
@@ -341,8 +341,8 @@ def _alter(
 
 
 def _pass_of(command: AlterTableCommand) -> int:
-    """Return the pass of a command: first drops, then new columns, then keys and the rest, in any
-    written order (AlterTablePass)."""
+    """Return the pass of a command (AlterTablePass): drops come first, then new columns, then keys
+    and the rest, whatever their order in the statement."""
     match command:
         case DropColumn() | DropConstraint():
             return 0
@@ -416,7 +416,7 @@ def _execute(
 def _check_may_be_null(
     transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, name: str
 ) -> None:
-    """Check DROP NOT NULL (ATExecDropNotNull)."""
+    """Check that a column allows DROP NOT NULL (ATExecDropNotNull)."""
     reason: str | None = None
     sequences = {s.column: s for s in transaction.sequences.of_table(table.oid)}
     if name in sequences and sequences[name].identity:
@@ -443,7 +443,8 @@ def _add_column(
     changes: ColumnChanges,
     notices: list[Notice],
 ) -> LakeTable:
-    """Add a column to ``changes``, and return the table with its key (ATExecAddColumn)."""
+    """Add a column to ``changes``. Return the table, with the column as primary key if the column
+    is declared so (ATExecAddColumn)."""
     if table.parent is not None:
         raise WrongObjectType("cannot add column to a partition")
     known = changes.columns(scope, table)
@@ -471,8 +472,8 @@ def _set_identity(
     command: SetReplicaIdentity,
     changes: ColumnChanges,
 ) -> LakeTable:
-    """Return the table with another replica identity (ATExecReplicaIdentity). USING KEY, which is
-    ours, names columns instead of an index."""
+    """Return the table with another replica identity (ATExecReplicaIdentity). Penstock's own USING
+    KEY names columns instead of an index."""
     if command.index is not None:
         return _by_index(transaction, table, command.index)
     known = changes.columns(scope, table)
@@ -508,8 +509,8 @@ def _by_index(transaction: CatalogTransaction, table: LakeTable, name: str) -> L
 def _with_key(
     scope: CommandScope, table: LakeTable, key: tuple[str, ...], changes: ColumnChanges
 ) -> LakeTable:
-    """Return the table with another primary key. A Delta table that the node made must have the
-    key, too, because a subscription that fills the table finds rows by it."""
+    """Return the table with another primary key. If the node created the Delta table, the key is
+    also recorded there: a subscription that fills the table finds rows by it."""
     if is_made_here(scope, table):
         changes.key = key
     return replace(table, primary_key=key)
@@ -538,7 +539,7 @@ def _drop_constraint(
 
 
 def check_columns(table: LakeTable, wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Raise UndefinedObject (42703) for the first column that a table lacks."""
+    """Raise UndefinedObject (42703) for the first column in ``wanted`` that the table lacks."""
     for name in wanted:
         if name not in known:
             raise UndefinedColumn(f'column "{name}" of relation "{table.name}" does not exist')
@@ -563,11 +564,11 @@ def _detach(
 
 # ALTER TABLE ... ATTACH PARTITION (tablecmds.c, ATExecAttachPartition).
 #
-# ``PartitionRows`` reads its rows to check the bound.
+# ``PartitionRows`` reads the table's rows to check the bound.
 #
-# A table is refused while some stream has yet to send its former rows. PostgreSQL decodes a change
-# by the catalogs of its time. Here nothing records when a table became a partition, so rows that
-# came and went before would be sent as those of a partition.
+# A table is refused while a slot has not received all changes of its rows. PostgreSQL decodes a
+# change with the catalogs at its time. Here nothing records when a table became a partition, so
+# earlier changes would be sent as changes of a partition.
 
 _MAKE_OF_PARENT: Final = "Make the partition from its parent: CREATE TABLE ... PARTITION OF {}."
 
@@ -581,7 +582,7 @@ def attach(
     partition_rows: PartitionRows,
 ) -> None:
     """Make a table a partition. Raises WrongObjectType, UndefinedObject, InvalidParameterValue,
-    FeatureNotSupported, and as ``PartitionRows.check``."""
+    FeatureNotSupported, and the errors of ``PartitionRows.check``."""
     if parent.partition_key is None:
         raise WrongObjectType(
             f'ALTER action ATTACH PARTITION cannot be performed on relation "{parent.name}"',
@@ -623,8 +624,8 @@ def attach(
 
 
 def _check_no_sequence(transaction: CatalogTransaction, child: LakeTable) -> None:
-    """Refuse a table whose columns have sequences. PostgreSQL accepts serial columns
-    (ATExecAttachPartition), but here rows inserted through the parent would lack values."""
+    """Refuse a table with sequences. PostgreSQL accepts serial columns (ATExecAttachPartition), but
+    here rows that are inserted through the parent would get no values from them."""
     for sequence in transaction.sequences.of_table(child.oid):
         if sequence.identity:
             raise NotInPrerequisiteState(
@@ -639,7 +640,7 @@ def _check_no_sequence(transaction: CatalogTransaction, child: LakeTable) -> Non
 
 
 def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
-    """Check that a table has the parent's columns (MergeAttributesIntoExisting) and no others."""
+    """Check that a table has exactly the parent's columns (MergeAttributesIntoExisting)."""
     theirs, own = table_columns(scope, parent), table_columns(scope, child)
     for column in own:
         if column.name not in theirs.names:
@@ -660,9 +661,9 @@ def _check_columns(scope: CommandScope, parent: LakeTable, child: LakeTable) -> 
 
 
 def _check_stored(scope: CommandScope, parent: LakeTable, child: LakeTable) -> None:
-    """Check that a table stores its columns as the parent does, since rows are written to
-    partitions in the parent's form. That form has names in Delta, which differ from PostgreSQL's if
-    two of those differ in case only, and jsonb as variants or not."""
+    """Check that a table stores its columns as the parent does: rows are written to partitions in
+    the parent's form. Two things may differ: the names in Delta, if two names in PostgreSQL differ
+    only in case; and jsonb, which may be stored as a variant or as text."""
     tables = [open_delta(scope, table) for table in (parent, child)]
     if tables[1] is None:
         raise UndefinedObject(f'Delta table of relation "{child.qualified_name}" does not exist')
@@ -685,14 +686,14 @@ def _check_stored(scope: CommandScope, parent: LakeTable, child: LakeTable) -> N
 
 
 _AT_ONCE: Final = 1000
-"""Transactions that are read from the log at once."""
+"""The number of transactions that are read from the node's log at once."""
 
 
 def check_history_sent(
     transaction: CatalogTransaction, scope: CommandScope, parent: LakeTable, child: LakeTable
 ) -> None:
-    """Raise ObjectInUse if a slot has yet to receive changes of ``child``'s rows that would be
-    published once it is a partition. Raises StorageError, too."""
+    """Raise ObjectInUse if a slot has not received all changes of ``child``'s rows, so that they
+    would be sent as changes of a partition. Raises StorageError."""
     delta = open_delta(scope, child)
     slots = [slot for slot in transaction.slots.all() if slot.invalidation_reason is None]
     if delta is None or delta.version == 0 or not slots or not _is_published(transaction, parent):
@@ -722,8 +723,8 @@ def _is_published(transaction: CatalogTransaction, parent: LakeTable) -> bool:
 def _unsent(
     transaction: CatalogTransaction, slot: Slot, child: LakeTable, delta: DeltaTable
 ) -> Iterator[tuple[int, int]]:
-    """Yield the versions before and after each change that a slot has yet to receive, including
-    those that are not in the log of transactions yet."""
+    """Yield (version before, version after) for each change that a slot has not received, including
+    changes that are not in the node's log yet."""
     at = slot.confirmed_flush_lsn
     while found := transaction.transactions.after(at, _AT_ONCE):
         for each in found:
@@ -740,14 +741,14 @@ def _changes_rows(delta: DeltaTable, before: int, after: int) -> bool:
     try:
         changes = table_changes(delta.storage, delta.uri, before, after)
     except VersionGone:
-        return True  # the log is gone, so assume that rows changed
+        return True  # the Delta log is gone, so assume that rows changed
     return bool(changes.added or changes.removed or changes.truncated)
 
 
 # ALTER TABLE ... DROP COLUMN in the catalog (tablecmds.c, ATExecDropColumn).
 #
-# Keys lose the column, and publications that named it lose the table. ``change_columns`` changes
-# the Delta tables.
+# Keys with the column are dropped, and a table leaves the publications whose filter or column list
+# names the column. ``change_columns`` changes the Delta tables.
 
 
 def drop_column(
@@ -759,8 +760,8 @@ def drop_column(
     changes: ColumnChanges,
     notices: list[Notice],
 ) -> LakeTable:
-    """Return the table without the column in its keys; save its partitions. ``only``: ONLY was
-    written.
+    """Return the table without the keys that have the column; save its partitions. ``only``: the
+    statement has ONLY.
 
     Raises UndefinedObject (42703), InvalidParameterValue (42P16), NotInPrerequisiteState (2BP01).
     """
@@ -797,8 +798,8 @@ def drop_column(
 
 
 def _is_left(transaction: CatalogTransaction, table: LakeTable, column: str) -> bool:
-    """Tell whether a key or a publication has a column that the Delta tables lack. Either the
-    process that dropped it was stopped before the catalog's commit, or others have dropped it."""
+    """Tell whether a key or a publication still has a column that the Delta tables do not have any
+    more: DROP COLUMN stopped before the catalog's commit, or another writer dropped the column."""
     members = {member.oid: member for member in transaction.tables.family(table)}
     lists = [r for r in transaction.publications.relations() if r.relation in members]
     return any(_without(member, column) != member for member in members.values()) or any(
@@ -813,8 +814,8 @@ def _check_not_generated_from(
     command: DropColumn,
     made_of_it: Sequence[str],
 ) -> None:
-    """Raise NotInPrerequisiteState (2BP01) if columns are generated from the dropped one, unless
-    CASCADE was written."""
+    """Without CASCADE, raise NotInPrerequisiteState (2BP01) if columns are generated from the
+    dropped column."""
     if command.cascade or not made_of_it:
         return
     shown = [
@@ -839,8 +840,8 @@ def _check_partition_key(table: LakeTable, column: str) -> None:
 
 
 def _without(table: LakeTable, column: str) -> LakeTable:
-    """Return the table without the keys and indexes that have the column; a replica identity by one
-    of them identifies nothing then."""
+    """Return the table without the keys and indexes that have the column. If one of them was the
+    replica identity, rows have no identity any more."""
     for index in table.indexes:
         if column in index.columns:
             table = without(table, index)
@@ -857,8 +858,8 @@ def _leave_publications(
     members: Sequence[LakeTable],
     command: DropColumn,
 ) -> list[Notice]:
-    """Take tables whose filter or list names the column out of their publications. Without CASCADE
-    raise an error instead."""
+    """Remove tables from publications whose row filter or column list names the column. Without
+    CASCADE, raise an error instead."""
     publications = {p.oid: p.name for p in transaction.publications.all()}
     tables = {member.oid: member for member in members}
     found = [
@@ -895,7 +896,7 @@ def _last_first(members: Sequence[LakeTable], table: LakeTable) -> list[LakeTabl
 
 
 def _named_columns(scope: CommandScope, table: LakeTable, rel: PublicationRel) -> frozenset[str]:
-    """Return the columns that a publication's list and filter name."""
+    """Return the columns that a publication's column list and row filter name."""
     listed = frozenset(rel.columns or ())
     if rel.row_filter is None:
         return listed
@@ -906,13 +907,13 @@ def _named_columns(scope: CommandScope, table: LakeTable, rel: PublicationRel) -
 
 # DROP TABLE and DROP SCHEMA (dependency.c, tablecmds.c).
 #
-# A table that a subscription fills first leaves it, in a transaction of its own. A worker that
-# misses one of its tables stops for good. If the missing table has left the subscription, the
-# worker only begins again.
+# A table that a subscription fills is first removed from the subscription, in a transaction of its
+# own: a worker that finds a table missing stops for good, but if the table was removed from the
+# subscription, the worker only restarts.
 
 
 def drop_table(statement: DropTable, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run DROP TABLE, for all tables or none (RemoveRelations)."""
+    """Run DROP TABLE: drop all of the tables or none (RemoveRelations)."""
     warehouse_of(scope)
     notices: list[Notice] = []
 
@@ -939,8 +940,7 @@ def _end_subscriptions(
     scope: CommandScope,
     found: Callable[[CatalogTransaction], list[LakeTable]],
 ) -> None:
-    """Check the tables and take them out of their subscriptions, before anything of them is
-    dropped."""
+    """Check the tables and remove them from their subscriptions, before anything is dropped."""
     with catalog.write() as transaction:
         tables = found(transaction)
         check_not_prepared(transaction, tables, "drop")
@@ -960,8 +960,8 @@ def _forget(
 
 
 def _remove_rows(scope: CommandScope, tables: Sequence[LakeTable]) -> None:
-    """Remove the Delta tables, as the last step before the catalog's commit: a sequencer would
-    register again a table that has rows and is in no catalog."""
+    """Remove the Delta tables, as the last step before the catalog's commit: afterwards the
+    sequencer would register again a Delta table that is not in the catalog."""
     for table in tables:
         warehouse_of(scope).remove(*(table.folder_of or (table.schema, table.name)))
 
@@ -987,7 +987,7 @@ def _table_to_drop(
 
 
 def drop_schema(statement: DropSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run DROP SCHEMA (RemoveObjects); with CASCADE the schemas' tables and types go, too."""
+    """Run DROP SCHEMA (RemoveObjects). CASCADE also drops the schemas' tables and types."""
     notices: list[Notice] = []
     reported: list[str] = []
     enums: list[EnumType] = []
@@ -1006,7 +1006,7 @@ def drop_schema(statement: DropSchema, catalog: Catalog, scope: CommandScope) ->
             if shown and not statement.cascade:
                 raise _still_used(transaction, scope, namespace, held, types)
             tables |= {member.oid: member for t in held for member in transaction.tables.family(t)}
-            reported.extend(shown)  # partitions go with their table, without a notice
+            reported.extend(shown)  # partitions are dropped with their table, without a notice
             enums.extend(types)
         return list(tables.values())
 
@@ -1052,7 +1052,7 @@ def _schemas_to_drop(
 
 
 def _describe_objects(tables: Sequence[LakeTable], enums: Sequence[EnumType]) -> list[str]:
-    """Return descriptions of a schema's objects, in the order of oids."""
+    """Return descriptions of a schema's objects, ordered by oid."""
     found = {table.oid: f"table {table.qualified_name}" for table in tables}
     found |= {enum.oid: f"type {enum_name(enum)}" for enum in enums}
     return [text for _, text in sorted(found.items())]
@@ -1069,24 +1069,23 @@ def _still_used(
         f"{each} depends on schema {namespace.name}" for each in _describe_objects(tables, enums)
     ]
     for table, column, enum in reversed(columns_of_types(transaction, scope, enums)):
-        if table.schema != namespace.name:  # the others go with their table
+        if table.schema != namespace.name:  # columns of the schema's own tables are not reported
             place = lines.index(f"type {enum_name(enum)} depends on schema {namespace.name}")
             lines.insert(place + 1, shown_user(scope, table, column, enum))
     return still_used_error(f"schema {namespace.name}", lines)
 
 
-# Changes of ALTER TABLE to the columns of Delta tables.
+# Change the columns of Delta tables for ALTER TABLE.
 #
-# A file is rewritten if its rows hold values of a dropped column, or need the default or the
-# generated values of an added one.
+# A file is rewritten if its rows have values of a dropped column, or need default or generated
+# values of an added column.
 
 
 @dataclass
 class ColumnChanges:
-    """Changes that a statement has made to columns so far, by PostgreSQL's names. Columns are
-    dropped before any is added. ``at``: the time that now() returns for all rows; ``key``: the new
-    primary key, if it changes; ``not_null``: columns that become NOT NULL (True) or nullable
-    (False)."""
+    """The changes of columns that a statement has made so far, by PostgreSQL's names. Drops come
+    before additions. ``at``: the value of now() for all rows; ``key``: the new primary key; None if
+    it does not change; ``not_null``: columns that become NOT NULL (True) or nullable (False)."""
 
     at: datetime
     dropped: list[str] = field(default_factory=list)
@@ -1103,12 +1102,12 @@ class ColumnChanges:
         return TupleDesc((*kept, *self.added))
 
     def drop(self, name: str) -> None:
-        """Note that a column which the table has is dropped."""
+        """Note that a column of the table is dropped."""
         self.dropped.append(name)
 
 
 def is_made_here(scope: CommandScope, table: LakeTable) -> bool:
-    """Tell whether the node's own CREATE TABLE has made all columns."""
+    """Tell whether all columns were created by statements on this node."""
     try:
         delta = open_delta(scope, table)
     except FeatureNotSupported:
@@ -1131,11 +1130,11 @@ def change_columns(
     changes: ColumnChanges,
     rewrites: ColumnRewrites,
 ) -> dict[int, int]:
-    """Commit the changes to a table and its partitions, and return the versions that have them, by
-    oid. The table comes last: until then the statement may be executed again.
+    """Commit the changes to a table and its partitions, and return the new versions by oid. The
+    table itself is committed last: until then the statement may be executed again.
 
-    Raises FilesFirst before any change if files are not rewritten yet, CommitConflict,
-    StorageError, UndefinedObject (42P01), FeatureNotSupported, ObjectInUse, NotInPrerequisiteState.
+    Raises CommitConflict, StorageError, UndefinedObject (42P01), FeatureNotSupported, ObjectInUse,
+    NotInPrerequisiteState; FilesFirst, before any change, if files must be rewritten first.
     """
     check_none_dead(scope, members, changes.dropped)
     staged = [_stage(scope, member, changes) for member in members]
@@ -1144,7 +1143,7 @@ def change_columns(
     if incomplete:
         raise FilesFirst(incomplete)
     for change in staged:
-        if change.table.is_behind():  # checked before any table is changed
+        if change.table.is_behind():  # check all tables before the first one is changed
             raise CommitConflict(f'table "{change.table.name}" has another version by now')
     kind = "DROP" if changes.dropped else "ADD"
     operation = "SET PRIMARY KEY" if changes.key is not None else "CHANGE COLUMN"
@@ -1193,7 +1192,7 @@ def _stage(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> Col
 
 
 def _check_no_nulls(table: LakeTable, delta: DeltaTable, changes: ColumnChanges) -> None:
-    """Check that columns which become NOT NULL hold no NULL (ATRewriteTable). Raises
+    """Check that columns that become NOT NULL contain no NULL (ATRewriteTable). Raises
     NotNullViolation."""
     added = {c.name for c in changes.added if c.not_null and (c.default or c.generation) is None}
     for column in delta.schema.columns:
@@ -1232,8 +1231,8 @@ def _new_columns(delta: DeltaTable, changes: ColumnChanges) -> list[Column]:
 
 
 def _open(scope: CommandScope, table: LakeTable, changes: ColumnChanges) -> DeltaTable:
-    """Open a Delta table to change its columns. Raises UndefinedObject (42P01), and
-    FeatureNotSupported for a table that the node cannot write."""
+    """Open a Delta table to change its columns. Raises UndefinedObject (42P01); FeatureNotSupported
+    for a table that the node cannot write."""
     try:
         delta = open_delta(scope, table)
     except FeatureNotSupported as error:
@@ -1277,8 +1276,8 @@ def _spark_type(column: Attribute) -> str:
 def check_none_dead(
     scope: CommandScope, members: Sequence[LakeTable], dropped: Sequence[str]
 ) -> None:
-    """Refuse to drop the column that marks deleted rows while a row is marked. ``members``: the
-    table first. Raises NotInPrerequisiteState (55000)."""
+    """Refuse to drop the column that marks deleted rows while any row is marked. ``members``: the
+    table, then its partitions. Raises NotInPrerequisiteState (55000)."""
     if DELETED_AT not in dropped:
         return
     tables = [_open_or_none(scope, member) for member in members]
@@ -1299,7 +1298,7 @@ def _open_or_none(scope: CommandScope, table: LakeTable) -> DeltaTable | None:
     try:
         return open_delta(scope, table)
     except FeatureNotSupported:
-        return None  # dropping its columns is refused elsewhere
+        return None  # ``_open`` will refuse the statement
 
 
 def _has_dead(table: DeltaTable) -> bool:
@@ -1314,22 +1313,22 @@ def _has_dead(table: DeltaTable) -> bool:
     return False
 
 
-# Checks of rows for a new partition (partbounds.c, check_default_partition_contents; tablecmds.c,
-# QueuePartitionConstraintValidation).
+# Check existing rows for a new partition (partbounds.c, check_default_partition_contents;
+# tablecmds.c, QueuePartitionConstraintValidation).
 #
-# Files are read without a lock, and the statement begins again. Statistics rule out most files of a
-# default partition.
+# Files are read without a lock, and then the statement runs again. Most files of a default
+# partition need not be read, thanks to their statistics.
 
 _CHECK_VIOLATION: Final = "23514"
 _OTHERS: Final = frozenset((1,))
-"""The numbers that ``belonging`` gives to rows that do not lie within the bound."""
+"""The numbers that ``belonging`` gives to rows outside of the bound."""
 
 
 @dataclass(frozen=True)
 class Unread:
-    """Files of a table that may hold rows which forbid the statement. ``columns``: of the
-    partitioned table; ``routing``: routes its rows; ``allowed``: the numbers to which the files'
-    rows may be routed; ``error``: the message for other rows."""
+    """Files of a table that may have rows that forbid the statement. ``columns``: the partitioned
+    table's columns; ``routing``: routes its rows to numbers; ``allowed``: the numbers that rows of
+    the files may have; ``error``: the message for a row with another number."""
 
     table: DeltaTable
     columns: TableSchema
@@ -1339,8 +1338,8 @@ class Unread:
     error: str
 
     def check(self, file: DataFile) -> None:
-        """Read a file and check where its rows go. Raises InvalidParameterValue (23514),
-        StorageError, VersionGone."""
+        """Read a file and check to which numbers its rows are routed. Raises InvalidParameterValue
+        (23514), StorageError, VersionGone."""
         for rows in _keys(self, file):
             if not self.allowed.issuperset(np.unique(self.routing.find(rows)).tolist()):
                 raise InvalidParameterValue(self.error, sqlstate=_CHECK_VIOLATION)
@@ -1356,9 +1355,9 @@ class RowsFirst(Exception):
 
 @dataclass
 class PartitionRows:
-    """The files in which a statement has found no rows that forbid it. ``attaches``: for ATTACH
-    PARTITION, where PostgreSQL's error names the leaf of a default partition that is partitioned
-    itself."""
+    """The files in which a statement has found no rows that forbid it. ``attaches``: the statement
+    is ATTACH PARTITION, for which PostgreSQL's error names the leaf if the default partition is
+    partitioned itself."""
 
     attaches: bool = False
     _known: set[tuple[str, str, int]] = field(default_factory=set)
@@ -1370,8 +1369,8 @@ class PartitionRows:
         parent: LakeTable,
         bound: PartitionBound,
     ) -> None:
-        """Check the default partition for rows of a new one. Raises RowsFirst until all files are
-        known; FeatureNotSupported, StorageError."""
+        """Check that the default partition has no rows of the new partition. Raises
+        FeatureNotSupported, StorageError; RowsFirst while files must be read first."""
         if bound.strategy is Strategy.DEFAULT:
             return
         default = _default_of(transaction, parent)
@@ -1399,10 +1398,10 @@ class PartitionRows:
         parent: LakeTable,
         members: Sequence[LakeTable],
     ) -> None:
-        """Check the rows of a table that will be attached. ``members``: the table, with its parent
-        and bound, and its partitions.
+        """Check the rows of a table that will be attached. ``members``: the table, with its new
+        parent and bound, and its partitions.
 
-        Raises RowsFirst until all files are known; FeatureNotSupported, StorageError.
+        Raises FeatureNotSupported, StorageError; RowsFirst while files must be read first.
         """
         root = parent
         while (above := transaction.tables.find_oid(root.parent or 0)) is not None:
@@ -1424,8 +1423,8 @@ class PartitionRows:
         self._check_read(found)
 
     def read(self, tables: Sequence[Unread]) -> None:
-        """Read files and note those without rows that forbid the statement. Raises
-        InvalidParameterValue (23514), StorageError, VersionGone."""
+        """Read files and note that they have no rows that forbid the statement. Raises
+        InvalidParameterValue (23514) if they have such rows, StorageError, VersionGone."""
         for unread in tables:
             for file in unread.files:
                 unread.check(file)
@@ -1457,7 +1456,7 @@ def _is_default(bound: str) -> bool:
 
 
 def _keys(unread: Unread, file: DataFile) -> Iterator[pa.Table]:
-    """Yield the columns of the partition key, by their names in the partitioned table."""
+    """Yield the file's columns that are in the partition key, named as in the partitioned table."""
     here = unread.table.schema.by_source
     columns = [
         ScanColumn(column.name, here[column.source].name, column.type)
@@ -1470,8 +1469,8 @@ def _keys(unread: Unread, file: DataFile) -> Iterator[pa.Table]:
 
 
 def _candidates(table: DeltaTable, columns: TableSchema, taken: Level) -> list[DataFile]:
-    """Return the files that may hold a row within the bound. For a range, files are ruled out by
-    the statistics of its first column."""
+    """Return the files that may have a row within the bound. For a range, skip files by the
+    statistics of its first column."""
     files = [file for file in table.files.values() if file.live_rows]
     bound, _ = taken.partitions[0]
     if not isinstance(bound, RangeBound):

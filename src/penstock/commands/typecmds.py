@@ -1,6 +1,6 @@
 """CREATE TYPE ... AS ENUM, ALTER TYPE ... ADD VALUE, DROP TYPE (typecmds.c, pg_enum.c).
 
-Values of columns are labels; ``sql.typed.literals`` checks them.
+Columns store enum values as labels; ``sql.typed.literals`` checks them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def add_value(statement: AddEnumValue, catalog: Catalog, scope: CommandScope) ->
 
 
 def _place(enum: EnumType, statement: AddEnumValue) -> int:
-    """Return the place of the new label, counted from 0."""
+    """Return the index of the new label, counted from 0."""
     if statement.neighbor is None:
         return len(enum.labels)
     if statement.neighbor not in enum.texts:
@@ -119,8 +119,8 @@ def _get_enum(
 
 
 def drop_type(statement: DropType, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run DROP TYPE, for all types or none (RemoveObjects). Columns are not dropped with their
-    type."""
+    """Run DROP TYPE: drop all of the types or none (RemoveObjects). If columns have one of the
+    types, CASCADE is refused; PostgreSQL would drop these columns."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
         dropped: dict[int, EnumType] = {}
@@ -167,7 +167,7 @@ def _type_to_drop(
 def _check_no_array(
     transaction: CatalogTransaction, scope: CommandScope, written: ColumnType
 ) -> None:
-    """Refuse to drop the type of an enum's arrays, which only goes with the enum."""
+    """Refuse to drop the array type of an enum: it is only dropped with the enum."""
     enum = find_enum(transaction, scope, written) if written.array else None
     if enum is not None:
         name = enum_name(enum)
@@ -184,7 +184,7 @@ def check_unused(
     *,
     cascade: bool,
 ) -> None:
-    """Check that no column is of one of these types. Raises NotInPrerequisiteState (2BP01), with
+    """Check that no column has one of these types. Raises NotInPrerequisiteState (2BP01), or with
     ``cascade`` FeatureNotSupported."""
     used = columns_of_types(transaction, scope, enums)
     if not used:

@@ -1,6 +1,6 @@
 """CREATE, ALTER and DROP ROLE, GRANT and REVOKE (user.c, aclchk.c).
 
-A password leaves this file only as a SCRAM verifier. A verifier given as password is kept as is.
+Passwords leave this file only as SCRAM verifiers. A verifier given as password stays unchanged.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def create_role(statement: CreateRole, catalog: Catalog, scope: CommandScope) ->
 
 
 def alter_role(statement: AlterRole, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run ALTER ROLE (AlterRole): superusers change everything, others their own password."""
+    """Run ALTER ROLE (AlterRole). Superusers may change everything, others their own password."""
     changes = role_changes(statement.options)
     with catalog.write() as transaction:
         role = _role_to_alter(transaction, statement.role, scope)
@@ -94,8 +94,8 @@ def _check_alter(changes: RoleChanges, role: Role, current: CurrentRole) -> None
 
 
 def rename_role(statement: RenameRole, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run ALTER ROLE ... RENAME (RenameRole). A verifier does not depend on the name, so the
-    password stays."""
+    """Run ALTER ROLE ... RENAME (RenameRole). The password stays: a SCRAM verifier does not depend
+    on the role's name."""
     with catalog.write() as transaction:
         current = role_of(transaction, RoleSpec(statement.name), scope)
         if current.oid == scope.session_role.oid:
@@ -125,7 +125,7 @@ def _check_name(transaction: CatalogTransaction, scope: CommandScope, name: str)
 
 
 def drop_role(statement: DropRole, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run DROP ROLE, for all roles or none (DropRole)."""
+    """Run DROP ROLE: drop all of the roles or none (DropRole)."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
         if not scope.role.superuser:
@@ -188,8 +188,8 @@ def _table_text(table: LakeTable) -> str:
 
 
 def grant_select(statement: GrantSelect, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run GRANT or REVOKE of SELECT on tables, by their owners and superusers
-    (ExecuteGrantStmt)."""
+    """Run GRANT or REVOKE of SELECT on tables (ExecuteGrantStmt). Only the tables' owners and
+    superusers may do so."""
     notices: list[Notice] = []
     with catalog.write() as transaction:
         tables = [get_table(transaction, scope, name) for name in statement.relations]
@@ -209,8 +209,8 @@ def grant_select(statement: GrantSelect, catalog: Catalog, scope: CommandScope) 
 def _no_grant_option(
     transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, is_grant: bool
 ) -> Notice:
-    """Return the warning if the role may only read the table, or raise an error if it may not even
-    read it (restrict_and_check_grant)."""
+    """Return a warning if the role may read the table but not grant; raise an error if it may not
+    even read the table (restrict_and_check_grant)."""
     if not may_select(transaction, scope.role, table):
         raise InsufficientPrivilege(f"permission denied for table {table.name}")
     if is_grant:
@@ -219,7 +219,7 @@ def _no_grant_option(
 
 
 def _grantee(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScope) -> int | None:
-    """Return the role's oid; None for the node itself, which needs no grant."""
+    """Return the oid of a role or PUBLIC; None for the node itself, which needs no privileges."""
     if spec.kind is RoleKind.PUBLIC:
         return PUBLIC
     return role_of(transaction, spec, scope).oid
@@ -227,7 +227,7 @@ def _grantee(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScop
 
 # Options of roles (user.c, the loops over DefElems).
 #
-# An option without a use in the node is accepted if it changes nothing, and refused otherwise.
+# An option that means nothing on a node is accepted if it changes nothing, and refused otherwise.
 
 _FIELDS: Final = {
     "superuser": "superuser",
@@ -239,27 +239,27 @@ _NOT_HERE: Final = {
     "createrole": "CREATEROLE",
     "bypassrls": "BYPASSRLS",
 }
-"""The attributes that no role of a node can have."""
+"""The role attributes that are not supported on a node."""
 _MD5_LENGTH: Final = 35
 
 
 @dataclass(frozen=True, slots=True)
 class RoleChanges:
-    """Changes of a role. ``names``: options as written; ``values``: fields of ``Role``, including
-    the verifier."""
+    """The changes of a role. ``names``: the options of the statement; ``values``: fields of
+    ``Role``, including the verifier."""
 
     names: frozenset[str] = frozenset()
     values: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
     notices: tuple[Notice, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        """Return keywords for ``Role``."""
+        """Return the changes as keyword arguments of ``Role``."""
         return dict(self.values)
 
 
 def role_changes(options: Sequence[RoleOption]) -> RoleChanges:
-    """Read the options of a role. Raises SqlSyntaxError for repetitions, InvalidParameterValue,
-    FeatureNotSupported."""
+    """Read the options of a role. Raises InvalidParameterValue, FeatureNotSupported; SqlSyntaxError
+    for a repeated option."""
     names: set[str] = set()
     values: list[tuple[str, Any]] = []
     notices: list[Notice] = []
@@ -314,7 +314,7 @@ def _limit(limit: Any) -> int:
 
 
 def _time(text: str) -> float | None:
-    """Read VALID UNTIL (timestamptz_in); without a zone it is in UTC. None means for ever."""
+    """Read VALID UNTIL (timestamptz_in), in UTC if it has no zone. None means for ever."""
     printed = read_timestamp(text, zone=True)
     if printed == "infinity":
         return None

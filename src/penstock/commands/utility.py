@@ -1,6 +1,6 @@
-"""Dispatch of statements to the functions that execute them (utility.c, ProcessUtility).
+"""Dispatch statements to the functions that execute them (utility.c, ProcessUtility).
 
-The result of a statement begins with the notices of its parsing.
+In the result of a statement, notices from parsing come first.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ _NODE_SCOPE: Final = CommandScope()
 
 # VACUUM and ANALYZE (vacuum.c), which clients send routinely.
 #
-# There are no dead rows to remove, and no statistics to gather. Delta's own VACUUM removes files of
-# former versions.
+# A node has no dead rows to remove and no statistics to gather. Spark's own VACUUM removes files of
+# older versions.
 
 
 def vacuum(statement: Vacuum, catalog: Catalog, scope: CommandScope) -> CommandResult:
@@ -126,15 +126,15 @@ def vacuum(statement: Vacuum, catalog: Catalog, scope: CommandScope) -> CommandR
 
 # ALTER TABLE ... SET SCHEMA and ALTER SUBSCRIPTION ... RENAME TO (alter.c).
 #
-# A Delta table stays in its folder, where readers, writers and slots still find it. The catalog
-# keeps the name for which the folder was made, so a new table of that name does not use the folder.
-# A subscription's slot, tables and positions stay, too, as they have other keys; its cuts are
-# renamed.
+# SET SCHEMA leaves a Delta table in its folder, where readers, writers and slots still find it. The
+# catalog keeps the name for which the folder was created, so that a new table of this name does not
+# use the folder. RENAME leaves a subscription's slot, tables and origin unchanged, because they do
+# not depend on its name; its cuts are renamed.
 
 
 def set_schema(statement: SetSchema, catalog: Catalog, scope: CommandScope) -> CommandResult:
-    """Run ALTER TABLE ... SET SCHEMA. A publication of a schema always has the tables that are in
-    the schema at that moment."""
+    """Run ALTER TABLE ... SET SCHEMA. A publication FOR TABLES IN SCHEMA has the tables that are in
+    the schema at the time of a change."""
     with catalog.write() as transaction:
         table = find_table(transaction, scope, statement.relation)
         if table is None and statement.missing_ok:
@@ -154,7 +154,7 @@ def set_schema(statement: SetSchema, catalog: Catalog, scope: CommandScope) -> C
 def _check_movable(
     transaction: CatalogTransaction, scope: CommandScope, table: LakeTable, schema: str
 ) -> None:
-    """Check that a table may be moved to a schema. Raises DuplicateObject (42P07),
+    """Check that a table can be moved to a schema. Raises DuplicateObject (42P07),
     FeatureNotSupported, ObjectInUse."""
     register(transaction, scope, schema, table.name)
     for name in relation_names(transaction, table):
@@ -172,8 +172,8 @@ def _check_movable(
 
 
 def _check_not_awaited(transaction: CatalogTransaction, schema: str, name: str) -> None:
-    """Refuse a name for which a subscription has a table. One that is not copied yet will be made
-    in the folder of that name. Raises ObjectInUse.
+    """Refuse a name that a subscription fills: if its table is not copied yet, the copy will create
+    it in the folder of this name. Raises ObjectInUse.
     """
     for subscription in transaction.subscriptions.all():
         if any(r.table_name == (schema, name) for r in transaction.relations.all(subscription.oid)):
@@ -186,7 +186,7 @@ def _check_not_awaited(transaction: CatalogTransaction, schema: str, name: str) 
 
 
 def move_to_schema(table: LakeTable, schema: str) -> LakeTable:
-    """Return the table in another schema, which may be the one for which its folder was made."""
+    """Return the table in another schema, perhaps the one for which its folder was created."""
     home = table.folder_of or (table.schema, table.name)
     return replace(table, schema=schema, folder_of=None if home == (schema, table.name) else home)
 
@@ -194,8 +194,8 @@ def move_to_schema(table: LakeTable, schema: str) -> LakeTable:
 def rename_subscription(
     statement: RenameSubscription, catalog: Catalog, scope: CommandScope
 ) -> CommandResult:
-    """Run ALTER SUBSCRIPTION ... RENAME TO. A running worker starts again under the new name.
-    Raises UndefinedObject, DuplicateObject."""
+    """Run ALTER SUBSCRIPTION ... RENAME TO. A running worker restarts under the new name. Raises
+    UndefinedObject, DuplicateObject."""
     with catalog.write() as transaction:
         subscription = get_subscription(transaction, statement.name)
         if transaction.subscriptions.find(statement.new_name) is not None:
@@ -251,8 +251,8 @@ def execute(
 
     Raises PostgreSQL's errors as PenstockError. Statements that need the publisher call
     ``connect``: CREATE with connect = true, REFRESH, DROP of a subscription with a slot, and
-    others. ``scope``: the executing role and its surroundings; by default the node itself, without
-    a warehouse.
+    others. ``scope``: the context of the statement; by default the node itself, without a
+    warehouse.
     """
     command = _COMMANDS.get(type(statement))
     if command is not None:
@@ -267,7 +267,7 @@ def execute(
 
 
 def is_command(statement: Statement) -> bool:
-    """Tell whether ``execute`` knows the statement; the session runs all others."""
+    """Tell whether ``execute`` runs the statement; the session itself runs all others."""
     return type(statement) in _COMMANDS or is_subscription_command(statement)
 
 
@@ -324,12 +324,12 @@ def _subscriptions(
     raise FeatureNotSupported(f"{type(statement).__name__} is not supported")
 
 
-# Commands of a transaction block: all of them, or none (xact.c). Statements may not ask a
-# publisher, as the catalog is locked while they run.
+# Run the commands of a transaction block: all of them or none (xact.c). They must not ask a
+# publisher, because the catalog is locked while they run.
 
 
 def takes(statement: Statement) -> bool:
-    """Tell whether a block may have the statement: it must change nothing but the catalog."""
+    """Tell whether the statement is allowed in a block: it must only change the catalog."""
     return is_subscription_command(statement)
 
 
@@ -342,8 +342,8 @@ def execute_block(
 ) -> CommandResult:
     """Execute statements that ``takes`` accepts, at least one.
 
-    Raises their errors, ActiveSqlTransaction (25001) for a statement that PostgreSQL refuses in a
-    block, and FeatureNotSupported for one that asks the publisher.
+    Raises the statements' errors; ActiveSqlTransaction (25001) for a statement that PostgreSQL
+    refuses in a block; FeatureNotSupported for a statement that asks the publisher.
     """
 
     def attempt() -> tuple[CommandResult, BlockEnd]:
@@ -370,25 +370,25 @@ def _no_publisher(conninfo: str, application_name: str) -> Publisher:
     )
 
 
-# CREATE TABLE in a transaction block, and commands on tables that the block has made.
+# CREATE TABLE in a transaction block, and commands on tables that the block has created.
 #
-# New tables are in the block's catalog and warehouse only. A statement that also reaches other
-# tables or existing rows is refused with an error that names it: partitioned tables and partitions,
+# Until COMMIT, new tables are only in the block's own catalog and warehouse. Statements that would
+# also change other tables or existing rows are refused by name: partitioned tables and partitions,
 # added and dropped columns.
 
 Defines = CreateTable | AlterTable | DropTable
 
 
 def defines(statement: Statement) -> bool:
-    """Tell whether the statement makes a table, or is on one that the block may have made."""
+    """Tell whether the statement creates a table, or may be about one that the block created."""
     return isinstance(statement, Defines)
 
 
 def define_in_block(
     statement: Statement, catalog: BlockCatalog, scope: CommandScope
 ) -> CommandResult:
-    """Execute a statement that ``defines`` accepts. Raises the statement's errors, and
-    FeatureNotSupported."""
+    """Execute a statement for which ``defines`` is true. Raises FeatureNotSupported, and the errors
+    of the statement."""
     match statement:
         case CreateTable(partition_by=None, parent=None):
             pass
@@ -419,8 +419,8 @@ def _found(name: RangeVar, catalog: BlockCatalog, scope: CommandScope) -> LakeTa
 
 
 def _check_not_filled(name: RangeVar, catalog: BlockCatalog, scope: CommandScope) -> None:
-    """Refuse to drop a table that a subscription fills: the subscription would lose it at once,
-    even if the block is rolled back."""
+    """Refuse to drop a table that a subscription fills: the table would leave the subscription at
+    once, even if the block is rolled back."""
     found = _found(name, catalog, scope)
     filled = {rel.qualified_name for rel in catalog.relations()}
     if found is not None and found.qualified_name in filled:

@@ -1,1 +1,1 @@
-"""Statements on tables of the lake (execMain.c, nodeModifyTable.c): SELECT, COPY and changes."""
+"""Run SELECT, COPY and changes on tables of the lake (execMain.c, nodeModifyTable.c)."""

@@ -1,10 +1,10 @@
 """The tables of the lake as one transaction block sees and changes them.
 
-A block stages deleted rows and written files of the leaves that its statements change. Later
-statements read the tables with these changes, and COMMIT commits them. Before COMMIT, tables that
-the block creates exist only here, as values. The block locks nothing: if others commit changes to
-the same rows, the next statement that reads a later point fails, or COMMIT does. A block that is
-not committed leaves no files.
+For each leaf that its statements change, a block stages deleted rows and written files. Later
+statements of the block see these changes, and COMMIT commits them. Until COMMIT, tables that the
+block creates exist only in this object. The block locks nothing: if another session commits a
+change of the same rows, the next statement with a new snapshot fails, or COMMIT does. A block that
+is not committed leaves no files.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from penstock.walsender.sequencer import Position
 Result = TypeVar("Result")
 
 _MAX_MESSAGE_BYTES: Final = 256 << 20
-"""The largest total size of a block's messages. They stay in memory until COMMIT, which writes them
-as one value of the node's state; SQLite's values have less than 1 GB."""
+"""The most bytes of all messages of a block. They stay in memory until COMMIT, which writes them to
+the state store as one value; a value in SQLite must be smaller than 1 GB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A block's changes and new tables, by the tables' oids, and the messages that it has emitted.
-    Being immutable, it also serves as a savepoint."""
+    """A block's changes and new tables, by table oid, and the messages that it has emitted. The
+    value is immutable, so a savepoint just keeps it."""
 
     changes: Mapping[int, StagedChange] = field(default_factory=dict)
     tables: Mapping[int, MadeTable] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Staged:
 
 
 class LakeBlock:
-    """Hold the transaction block of one session. ``staged`` may be set back to an earlier value."""
+    """The transaction block of one session. ROLLBACK TO sets ``staged`` to an earlier value."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self.staged = Staged()
@@ -69,7 +69,7 @@ class LakeBlock:
 
     @property
     def made(self) -> tuple[MadeTable, ...]:
-        """Tables that the block creates; their sequences are as the block has advanced them."""
+        """The tables that the block creates, with the present values of their sequences."""
         return tuple(self._as_they_are(table) for table in self.staged.tables.values())
 
     def _as_they_are(self, table: MadeTable) -> MadeTable:
@@ -84,7 +84,7 @@ class LakeBlock:
 
     @property
     def warehouse(self) -> Warehouse:
-        """The warehouse, including the tables that the block has made."""
+        """The warehouse, including the tables that the block has created."""
         return self._own_warehouse() if self.staged.tables else self._node_warehouse
 
     def _own_warehouse(self) -> BlockWarehouse:
@@ -92,12 +92,12 @@ class LakeBlock:
         return BlockWarehouse(self._node_warehouse, {table.uri: table.entry for table in tables})
 
     def catalog(self, catalog: Catalog) -> BlockCatalog:
-        """Return the catalog, including the tables that the block has made."""
+        """Return the catalog, including the tables that the block has created."""
         return BlockCatalog(catalog, self.staged.tables.values(), self._sequences)
 
     def define(self, catalog: Catalog, run: Callable[[BlockCatalog, Warehouse], Result]) -> Result:
         """Run a command on the block's own catalog and warehouse, and stage the tables that it
-        creates and drops. Raises the command's errors; then nothing has changed."""
+        creates and drops. Raises the command's errors, and then changes nothing."""
         own, warehouse = self.catalog(catalog), self._own_warehouse()
         result = run(own, warehouse)
         tables = {
@@ -115,13 +115,13 @@ class LakeBlock:
         return result
 
     def with_made(self, position: Position) -> Position:
-        """Return the position with the tables that the block has created, still without rows."""
+        """Return the position with the tables that the block has created, at version 0."""
         made = dict.fromkeys(self.staged.tables, 0)
         return replace(position, versions={**position.versions, **made}) if made else position
 
     def at(self, position: Position) -> Position:
-        """Return the position with the block's changes. Raises PenstockError (40001) if others
-        have changed the same rows since."""
+        """Return the position with the block's changes. Raises PenstockError (40001) if other
+        sessions have changed the same rows in the meantime."""
         position = self.with_made(position)
         if not (self.staged.changes or self.staged.tables):
             return position
@@ -140,11 +140,11 @@ class LakeBlock:
         return BlockPosition(position.lsn, position.versions, files)
 
     def open(self, leaf: LakeTable, version: int | None, *, to_insert: bool = False) -> OpenTable:
-        """Open a leaf at a version, or at the newest one, with the block's changes. ``to_insert``:
-        rows are only added, so the deletion vectors of others are not read.
+        """Open a leaf at a version, or the newest version if None, with the block's changes.
+        ``to_insert``: rows are only added, so only deletion vectors of changed files are read.
 
-        Raises FeatureNotSupported if the table has features that only Delta itself can maintain,
-        and UndefinedTable.
+        Raises UndefinedTable; FeatureNotSupported if the table has features that only Delta itself
+        can maintain.
         """
         state, change = self._open(leaf, version), self.staged.changes.get(leaf.oid)
         name, uri, storage = leaf.qualified_name, leaf.uri or "", self.warehouse.storage
@@ -175,7 +175,7 @@ class LakeBlock:
         return state
 
     def read_state(self, change: StagedChange) -> TableState:
-        """Return the state of the table that the block's last statement has read."""
+        """Return the state of the changed table that the block's last statement has read."""
         return self._states[change.relation]
 
     def stage(
@@ -186,8 +186,8 @@ class LakeBlock:
         written: Sequence[WrittenFile],
         pairs: Sequence[WrittenFile] = (),
     ) -> None:
-        """Stage a change of a leaf: ``gone`` rows of the version that was last opened, and files
-        ``written`` to its folder."""
+        """Stage a change of a leaf. ``gone``: deleted rows of the version that was opened last;
+        ``written``: new files in the leaf's folder."""
         uri, state = leaf.uri or "", self._states[leaf.oid]
         self.wrote(uri, written)
         self.wrote(pairs_folder(uri), pairs)
@@ -198,7 +198,7 @@ class LakeBlock:
         self.staged = replace(self.staged, changes={**self.staged.changes, leaf.oid: after})
 
     def emit(self, prefix: str, content: bytes) -> None:
-        """Stage a message behind the rows that the block has changed so far. Raises
+        """Stage a message, to be sent after the rows that the block has changed so far. Raises
         ProgramLimitExceeded."""
         total = self.staged.message_bytes + len(prefix.encode()) + len(content)
         if total > _MAX_MESSAGE_BYTES:
@@ -212,17 +212,17 @@ class LakeBlock:
         self.staged = replace(self.staged, messages=messages, message_bytes=total)
 
     def wrote(self, folder: str, files: Iterable[WrittenFile]) -> None:
-        """Note new files. ``end`` removes them unless ``keep`` was called for them."""
+        """Note files that the block has written. ``end`` removes them unless they are kept."""
         self._written += [file_uri(folder, file.path) for file in files]
 
     def keep(self, changes: Iterable[StagedChange]) -> None:
-        """Keep the files of these changes: versions of tables may name them from now on. Files of
-        commits that were taken back are kept, too: readers of older versions and followers of the
-        table's log still read them."""
+        """Keep the files of these changes, and no others: from now on Delta logs may name them.
+        This includes files of commits that were undone, because readers of older versions and of
+        the table's Delta log still read them."""
         self._kept = set[str]().union(*(change.uris() for change in changes))
 
     def end(self) -> None:
-        """End the block and remove its files that are not kept."""
+        """End the block and remove the files that need not be kept."""
         gone = [uri for uri in self._written if uri not in self._kept]
         folders, self._folders = self._folders, set()
         self.staged, self._states, self._written = Staged(), {}, []
@@ -232,8 +232,8 @@ class LakeBlock:
             remove_empty_folders(self._node_warehouse.storage, uri)
 
     def _state(self, oid: int, uri: str, version: int) -> TableState:
-        """Return the leaf's state at a version. The last state is kept from statement to statement,
-        so few log entries are read again."""
+        """Return the leaf's state at a version. The block keeps the last state, so the next
+        statement reads only new entries of the Delta log."""
         state, storage = self._states.get(oid), self.warehouse.storage
         if state is None or state.version > version:
             state = load_at(storage, uri, version)
@@ -246,13 +246,13 @@ class LakeBlock:
 
 
 def outrun_block(error: CommitConflict) -> PenstockError:
-    """Return the error of a block whose rows others have changed first."""
+    """Return the error for a block that lost a race: others changed its rows first."""
     detail = f"{error.message[0].upper()}{error.message[1:]}."
     return serialization_failure(detail, again="transaction")
 
 
 def not_in_a_block(what: str) -> FeatureNotSupported:
-    """Return the error of a statement that cannot be staged."""
+    """Return the error for a statement that cannot run inside a block."""
     return FeatureNotSupported(
         f"{what} cannot run inside a transaction block",
         hint="By itself it is a commit of the lake: run it outside of BEGIN ... COMMIT.",

@@ -1,14 +1,14 @@
-"""COMMIT of a transaction block: the commits of its tables, all of them or none.
+"""COMMIT of a transaction block: commit the changes of all of its tables or of none.
 
-COMMIT puts one more version of each changed table, and the node's log gets one transaction. A block
-over several tables first records everything that its commits need (``catalog.block_commits``). If
-COMMIT is interrupted, any session that finds the record completes the commits; if another writer
-has changed the same rows of a table first, it takes them back. The sequencer waits meanwhile
-(``walsender.sequencer``). Readers who open the tables directly may see one commit before another.
+COMMIT writes one new version of each changed table; the node's log gets one transaction. A block
+with several tables first records everything that its commits need (``catalog.block_commits``). If
+COMMIT is interrupted, any session that finds the record completes the commits, or undoes them if
+another writer has changed the same rows first. The sequencer (``walsender.sequencer``) waits until
+then. Readers who open the tables directly may see one table's commit before another's.
 
 COMMIT PREPARED does the same with the record of PREPARE TRANSACTION (``two_phase``). It records
-even a block of one table, so nothing is put twice. If its commits are taken back, the transaction
-is still prepared.
+even a block with one table, so that nothing is committed twice. If its commits are undone, the
+transaction stays prepared.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ log = logging.getLogger(__name__)
 
 _STILL_PREPARED: Final = "The transaction is prepared still; ROLLBACK PREPARED ends it."
 _TRIES: Final = 3
-"""Attempts to find tables in which no block's commits are under way."""
+"""The number of attempts to find some tables without a block that is being committed."""
 
 
 Made = Sequence[tuple[StagedCommit, tuple[int | None, TableState | None]]]
-"""Commits, each with its version (None if unknown) and the state that it was made on (None for a
+"""Commits, each with its version (None if unknown) and the state on which it is based (None for a
 new table)."""
 
 
 class CommitBlocks:
-    """Commit and prepare the transaction blocks of all sessions."""
+    """Commits and prepares the transaction blocks of all sessions."""
 
     def __init__(
         self,
@@ -97,14 +97,14 @@ class CommitBlocks:
         self._new: Final = NewTables(warehouse)
 
     def commit(self, block: LakeBlock, *, alone: bool = False, apart: bool = False) -> None:
-        """Commit the staged changes. ``alone``: the block holds one statement, which found its rows
-        in the newest versions, has the turn of its keys, and changes no row that is held.
-        ``apart``: commit each table by itself, since a subscription fills them and its cuts may
-        come between two commits.
+        """Commit the staged changes. ``alone``: the block is one statement, which read the newest
+        versions, holds the lock of its keys, and changes no row of a prepared transaction.
+        ``apart``: commit each table by itself, because a subscription fills the tables and may
+        make a cut between two commits.
 
         After PenstockError nothing is committed, except after 40003 with ``apart``. CommitConflict:
-        others have changed a row or altered a table first; 23505: they have a key; 42P07: they have
-        a name. After an error of a store the outcome is open until ``finish``."""
+        another writer changed a row or altered a table first; 23505: inserted a key; 42P07: took a
+        name. After a store's error the outcome may be unknown (40003) until ``finish``."""
         changes, tables, messages = block.changes, block.made, block.staged.messages
         if not (changes or tables or messages):
             return
@@ -112,7 +112,7 @@ class CommitBlocks:
             self._commit_each(block, changes)
             return
         if messages:
-            self._sequencer.step()  # earlier commits must stand before the messages in the log
+            self._sequencer.step()  # earlier commits must precede the messages in the node's log
         keyed = () if alone else [change.relation for change in changes if change.added]
         with self._unique.turn(keyed), self._sequencer.one_transaction():
             self._finish_before(changes, tables)
@@ -122,7 +122,7 @@ class CommitBlocks:
         self._checkpoint(made)
 
     def _commit_each(self, block: LakeBlock, changes: Sequence[StagedChange]) -> None:
-        """Commit each table by itself, after the version in which its rows were found."""
+        """Commit each table by itself, on top of the version in which its rows were found."""
         done: list[StagedChange] = []
         for change in changes:
             state = block.read_state(change)
@@ -133,23 +133,23 @@ class CommitBlocks:
             except PenstockError as error:
                 if not done:
                     raise
-                block.keep([*done, change])  # after a lost race, none are kept
+                block.keep([*done, change])  # a lost race has called keep(())
                 names = [each.name for each in done]
                 raise serialization_failure(error.detail or error.message, names) from None
             done.append(change)
             self._checkpoint([(commit, (version, state))])
 
     def put_into_log(self) -> None:
-        """Put new commits into the node's log. An error is only logged: the rows are committed, and
-        the sequencer tries again."""
+        """Put new commits into the node's log. An error is only reported in the server log: the
+        rows are committed, and the sequencer tries again."""
         try:
             self._sequencer.step()
         except StorageError as error:
             log.warning("commits are not in the log yet: %s", error.message)
 
     def prepare(self, prepared_id: str, changes: Sequence[StagedChange]) -> None:
-        """Mark the block as prepared and put PREPARE into the log. Raises PenstockError (23505,
-        40001) if the block could not be committed now."""
+        """Mark the block as prepared and put PREPARE into the node's log. Raises PenstockError
+        (23505, 40001) if a COMMIT would fail now."""
         with self._sequencer.one_transaction():
             self._finish_before(changes)
             block = BlockCommit("", tuple(_tables(changes)), "")
@@ -157,7 +157,7 @@ class CommitBlocks:
                 states = [commit.check() for commit in self._commits(block, changes)]
             except CommitConflict as error:
                 raise outrun_block(error) from None
-            # Tables that a subscription maintains go into the log with its cuts instead.
+            # Changes of tables that a subscription maintains enter the node's log with its cuts.
             follows = self._sequencer.follows_each_commit(_tables(changes))
             with self._sequencer.recording() as (t, time):
                 told = follows and bool(changes or t.block_messages.of(prepared_id))
@@ -167,8 +167,8 @@ class CommitBlocks:
                     put_prepare(t, found, changes, [state.version for state in states], time)
 
     def give_up(self, prepared_id: str) -> bool:
-        """End a PREPARE TRANSACTION that has failed. If the log has no PREPARE, delete the record
-        and return True. Else roll it back, leave its files, and return False. Raises
+        """End a PREPARE TRANSACTION that has failed. If the node's log has no PREPARE, delete the
+        record and return True. Otherwise roll it back, leave its files, and return False. Raises
         StorageError."""
         with self._sequencer.one_transaction(), self._sequencer.recording() as (t, time):
             found = t.prepared_blocks.get(prepared_id)
@@ -180,7 +180,7 @@ class CommitBlocks:
             return True
 
     def roll_back(self, prepared: PreparedBlock) -> None:
-        """Roll back a prepared transaction, inside ``prepared``; its files are left."""
+        """Roll back a prepared transaction, but leave its files. Call it inside ``prepared``."""
         with self._sequencer.recording() as (t, time):
             t.prepared_blocks.set_state(prepared.id, PreparedState.ROLLED_BACK)
             found = t.prepared_blocks.get(prepared.id)
@@ -188,8 +188,8 @@ class CommitBlocks:
                 put_rollback(t, found, time)
 
     def commit_prepared(self, find: Callable[[], PreparedBlock]) -> None:
-        """Commit the prepared transaction that ``find`` returns. Raises the errors of ``find``, and
-        PenstockError; then nothing is committed, and it is still prepared."""
+        """Commit the prepared transaction that ``find`` returns. Raises PenstockError, also from
+        ``find``; then nothing is committed, and the transaction is still prepared."""
         with self.prepared(find) as prepared:
             changes = changes_in(prepared.content)
             self._finish_before(changes)
@@ -206,8 +206,8 @@ class CommitBlocks:
 
     @contextmanager
     def prepared(self, find: Callable[[], PreparedBlock]) -> Iterator[PreparedBlock]:
-        """Yield the prepared transaction that ``find`` returns. Inside, nobody else commits it. An
-        interrupted commit of it is finished first."""
+        """Yield the prepared transaction that ``find`` returns. Inside the ``with`` block nobody
+        else can commit it. If its commit was interrupted before, finish the commit first."""
         with self._sequencer.one_transaction():
             found = find()
             left = [block for block in self._left() if block.prepared == found.id]
@@ -218,7 +218,7 @@ class CommitBlocks:
     def _finish_before(
         self, changes: Sequence[StagedChange], tables: Collection[MadeTable] = ()
     ) -> None:
-        """Finish interrupted blocks that have these tables, or new ones of the same names."""
+        """Finish interrupted blocks that change these tables, or create tables of these names."""
         names = names_of(tables)
         for left in self._left():
             touched = not _tables(changes).isdisjoint(left.relations)
@@ -232,7 +232,7 @@ class CommitBlocks:
                 commit.checkpoint(version, state.properties)
 
     def finish(self) -> None:
-        """Finish every block that a crash or an error of a store has left between two commits. A
+        """Finish every block that a crash or a store's error interrupted between two commits. A
         block that cannot be finished now is left for the next call."""
         with self._sequencer.one_transaction():
             try:
@@ -251,8 +251,8 @@ class CommitBlocks:
             log.warning("transaction blocks are not in the log yet: %s", error.message)
 
     def settled(self, relations: Iterable[int]) -> bool:
-        """Return False if commits to these tables were under way: the caller may have read half a
-        block. On return they are over, unless they wait for a store."""
+        """Return False if a block was being committed to these tables, so that the caller may have
+        read half of it. In that case wait for it first, unless a store's error interrupted it."""
         with self._catalog.read() as t:
             under_way = t.block_commits.touch(relations)
         if under_way:
@@ -261,8 +261,8 @@ class CommitBlocks:
         return not under_way
 
     def finish_those_of(self, relations: Collection[int]) -> None:
-        """Finish the blocks of these tables, before their newest versions are read or replaced.
-        Raises PenstockError (40001) if a block cannot be finished."""
+        """Finish interrupted blocks of these tables. Call it before their newest versions are read
+        or replaced. Raises PenstockError (40001) if a block cannot be finished."""
         for _ in range(_TRIES):
             if self.settled(relations):
                 return
@@ -288,7 +288,7 @@ class CommitBlocks:
         )
         commits = self._commits(block, changes)
         new = {table.row.oid for table in tables}
-        # a new table needs no check: nobody else knows it
+        # a new table needs no check: no other session can see it
         states = [None if c.change.relation in new else c.check() for c in commits]
         staged.keep(changes)
         if block.is_alone and states[0] is not None:
@@ -299,8 +299,8 @@ class CommitBlocks:
         return list(zip(commits, zip(versions, states, strict=True), strict=True))
 
     def _note(self, staged: Keeps, block: BlockCommit, messages: Sequence[BlockMessage]) -> None:
-        """Record the block. If the store fails, it may still have the record, so delete it. Raises
-        PenstockError."""
+        """Record the block. A state store that fails may have written the record nevertheless, so
+        delete it then. Raises PenstockError."""
         try:
             with self._catalog.write() as t:
                 self._new.check(t, block.made)
@@ -312,7 +312,7 @@ class CommitBlocks:
                 raise unknown(error, why) from error
             staged.keep(())
             raise
-        except PenstockError:  # a name has been taken meanwhile
+        except PenstockError:  # another session took a name first
             staged.keep(())
             raise
 
@@ -321,7 +321,7 @@ class CommitBlocks:
         try:
             return commit.put(state)
         except (CommitConflict, UniqueViolation):
-            staged.keep(())  # no log names the block's files
+            staged.keep(())  # no Delta log names the block's files
             raise
         except StorageError as error:
             try:
@@ -340,8 +340,8 @@ class CommitBlocks:
         commits: Sequence[StagedCommit],
         states: Sequence[TableState | None],
     ) -> list[int | None]:
-        """Put the commits and return their versions. All are None if a store failed, but all
-        commits exist. Raises PenstockError if none is left, now or after ``finish``."""
+        """Put the commits and return their versions; all None if a store failed and yet all commits
+        exist. Raises PenstockError if all commits are undone, now or by ``finish``."""
         versions: list[int | None] = []
         try:
             for table in block.made:
@@ -357,7 +357,7 @@ class CommitBlocks:
         failpoint(AFTER_BLOCK_COMMITS)
         try:
             self._done(block)
-        except StorageError as error:  # ``finish`` will find the record and all its commits
+        except StorageError as error:  # ``finish`` will find the record and all commits
             log.warning("a transaction block is committed, and noted still: %s", error.message)
         return versions
 
@@ -368,8 +368,8 @@ class CommitBlocks:
         commits: Sequence[StagedCommit],
         error: PenstockError,
     ) -> bool:
-        """Take the commits back after an error. If all of them exist nevertheless, leave them and
-        return False: a store may fail after it has done its work."""
+        """Undo the commits after an error and return True. If all of them exist, leave them and
+        return False: a store may report an error for a write that has succeeded."""
         undone = replace(block, undone=True)
         try:
             if self._is_there(block, commits):
@@ -388,7 +388,7 @@ class CommitBlocks:
         return True
 
     def _keep_named(self, staged: Keeps, commits: Sequence[StagedCommit]) -> None:
-        """Keep only the files that versions name: the others may have filled the disk."""
+        """Keep only files that Delta logs name: the rest may have filled the disk."""
         storage = self._warehouse.storage
         try:
             staged.keep([each.change for each in commits if is_named(storage, each.change)])
@@ -396,16 +396,16 @@ class CommitBlocks:
             log.warning("files of a transaction block are left: %s", error.message)
 
     def _is_there(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> bool:
-        """Tell whether the log has the block, or will have it. It does if every table that still
-        exists has its commit, and none was taken back. Such a block stays committed."""
-        self._warehouse.check_there()  # else every table would be taken for dropped
+        """Tell whether the block is committed: every table that still exists has its commit, and no
+        commit was undone. The node's log has such a block, or will get it."""
+        self._warehouse.check_there()  # otherwise every table would look dropped
         if not all(map(self._new.is_there, block.made)):
             return False
         found = [there for commit in commits if (there := commit.there()) is not None]
         return bool(found or not commits) and all(found)
 
     def _undo(self, block: BlockCommit, commits: Sequence[StagedCommit]) -> None:
-        """Take the commits back, first the new tables, which nobody knows yet."""
+        """Undo the commits; remove new tables first, which no other session can see."""
         changes = {commit.change.relation: commit.change for commit in commits}
         gone: set[int] = set()
         for table in block.made:
@@ -423,7 +423,7 @@ class CommitBlocks:
             return t.block_commits.all()
 
     def _finish(self, block: BlockCommit) -> None:
-        """Commit the block or roll it back. After PenstockError the block is still unfinished."""
+        """Complete the block's commits or undo them. After PenstockError it is still unfinished."""
         changes = changes_in(block.content)
         commits = self._commits(block, changes)
         if block.undone:
@@ -452,7 +452,7 @@ class CommitBlocks:
             note_commit(t, block)
 
     def _done(self, block: BlockCommit) -> None:
-        """Record that the block is committed."""
+        """Delete the block's record, now that it is committed, and enter its new tables."""
         with self._sequencer.recording() as (t, time):
             t.block_commits.delete(block.block)
             self._new.enter(t, block.made)
@@ -471,26 +471,26 @@ def _tables(changes: Iterable[StagedChange]) -> set[int]:
     return {change.relation for change in changes}
 
 
-# Owners of the files that a commit names. A block removes its files when it ends, except those that
-# it must ``keep``. A prepared transaction's files stay until it has ended.
+# Owners of the files that a commit names. When a block ends, it removes its files, except those it
+# must ``keep``. The files of a prepared transaction stay until it is committed or rolled back.
 
 
 class Keeps(Protocol):
     """The owner of files that a commit names."""
 
     def keep(self, changes: Iterable[StagedChange]) -> None:
-        """Keep the files of these changes, as versions may name them from now on."""
+        """Keep the files of these changes: from now on Delta logs may name them."""
 
 
 class Kept:
-    """A prepared transaction's files, which stay until it has ended."""
+    """The files of a prepared transaction, which stay until it is committed or rolled back."""
 
     def keep(self, changes: Iterable[StagedChange]) -> None:
         """Do nothing: the files stay anyway."""
 
 
 # After two errors of stores in a row it may be unknown whether a block is committed (40003).
-# ``unknown`` makes one error of both for the client, with a hint what to do.
+# ``unknown`` combines both errors into one for the client, with a hint.
 
 _LATER: Final = (
     "It is committed or rolled back, as a whole, when its tables and the node's state can be "
@@ -505,8 +505,8 @@ LOOK_AT_IT: Final = (
 def unknown(
     error: PenstockError, then: PenstockError, hint: str = _LATER
 ) -> StatementCompletionUnknown:
-    """Return the error for a COMMIT whose outcome is unknown: ``error`` struck the commit, and
-    ``then`` the attempt to find out or to take it back."""
+    """Return the error for a COMMIT whose outcome is unknown. ``error`` stopped the commit;
+    ``then`` stopped the attempt to check it or to undo it."""
     return StatementCompletionUnknown(
         "it is not known yet whether the transaction block is committed",
         detail=f"{error.message}; and then: {then.message}",
@@ -514,23 +514,22 @@ def unknown(
     )
 
 
-# COMMIT of a block that has created tables. It first puts the tables' logs, without rows. Then it
-# commits their rows as those of other tables. When the block ends, it enters the tables into the
-# catalogs, in the same transaction that deletes the block's record.
+# COMMIT of a block that has created tables. It first puts the first entry of each table's Delta
+# log, without rows. Then it commits their rows like those of other tables. Finally it enters the
+# tables into the catalogs, in the transaction that deletes the block's record.
 #
-# Until then nobody on the node knows the tables (``BlockCommits.makes``), and nobody else can take
-# their names.
+# Until then no other session can see the tables (``BlockCommits.makes``) or take their names.
 
 
 class NewTables:
-    """Put, take back and enter the tables that blocks make, for all sessions."""
+    """Creates and undoes the new tables of blocks, and enters them into the catalogs."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse: Final = warehouse
 
     def check(self, t: CatalogTransaction, tables: Iterable[MadeTable]) -> None:
-        """Check that the tables can still be created: others may have changed the catalogs since
-        the block created them.
+        """Check that the tables can still be created: other sessions may have changed the catalogs
+        since the block's CREATE TABLE.
 
         Raises PenstockError (3F000, 42704, 42710, 42P07).
         """
@@ -552,9 +551,9 @@ class NewTables:
                 raise UndefinedObject(f"type {oid} was concurrently dropped")
 
     def put(self, table: MadeTable) -> None:
-        """Put the table's first log entry, durable on return. Raises DuplicateTable if another
-        table lies there."""
-        self._warehouse.check_there()  # an empty mount point would accept the entry, too
+        """Put the first entry of the table's Delta log; it is durable on return. Raises
+        DuplicateTable if the folder holds another table."""
+        self._warehouse.check_there()  # an unmounted warehouse would accept the entry
         try:
             self._warehouse.log_of(table.uri).create(table.entry)
         except CommitConflict:
@@ -562,14 +561,14 @@ class NewTables:
                 raise DuplicateTable(f'relation "{table.row.name}" already exists') from None
 
     def is_there(self, table: MadeTable) -> bool:
-        """Tell whether the table's log was put. Raises StorageError."""
+        """Tell whether the table's Delta log was put. Raises StorageError."""
         entry = read_entry(self._warehouse.storage, table.uri, 0) or []
         found = (action["metaData"]["id"] for action in entry if "metaData" in action)
         return table.table_id in found
 
     def undo(self, table: MadeTable, change: StagedChange | None, block: str) -> bool:
-        """Remove the table with its files. If others have written to it, leave it and return False:
-        the caller must then take back its rows. Raises StorageError."""
+        """Remove the table with its files and return True. If others have written to it, leave it
+        and return False: the caller must then undo the commit of its rows. Raises StorageError."""
         storage = self._warehouse.storage
         if self.is_there(table):
             listing = list_log(storage, table.uri)
@@ -581,7 +580,7 @@ class NewTables:
                     table.row.qualified_name,
                 )
                 return False
-            for version in reversed(listing.entries):  # entry 0 goes last: it names the owner
+            for version in reversed(listing.entries):  # remove entry 0, which has the id, last
                 storage.remove(entry_uri(table.uri, version))
             if self.is_there(table):
                 raise StorageError(f'could not remove the log of table "{table.uri}"')
@@ -593,8 +592,8 @@ class NewTables:
 
     @staticmethod
     def enter(t: CatalogTransaction, tables: Collection[MadeTable]) -> None:
-        """Enter the tables into the catalogs. From now on they are visible, and are followed from
-        before their first rows."""
+        """Enter the tables into the catalogs. They become visible, and the sequencer follows them
+        from the version before their first rows."""
         for table in tables:
             t.tables.add(table.row)
             for sequence in table.sequences:
@@ -603,5 +602,5 @@ class NewTables:
 
 
 def names_of(tables: Iterable[MadeTable]) -> set[TableName]:
-    """Return the names of all relations that come with new tables."""
+    """Return the names of all relations that new tables bring along, such as sequences."""
     return {(table.row.schema, name) for table in tables for name in table.names}

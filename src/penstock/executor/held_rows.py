@@ -1,8 +1,7 @@
-"""Rows that prepared transactions change: nobody else on the node may change them until they end.
+"""Rows that prepared transactions change: no other session of the node may change them.
 
-A statement or block that would change one of those rows gets error 40001. PostgreSQL keeps such
-rows locked and lets others wait; here nobody waits. But no other session of the node can change the
-rows before COMMIT PREPARED. Writers outside of the node are not stopped.
+A statement or block that would change such a row fails with 40001. PostgreSQL locks the rows, and
+other sessions wait; here they fail at once. Writers outside of the node are not stopped.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from penstock.pipeline.query import Interrupts
 from penstock.sqlstate import SerializationFailure
 
 _POLL_S: Final = 0.1
-"""Seconds after which a waiting session checks again whether it was cancelled."""
+"""How often, in seconds, a waiting session checks whether it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Changes of prepared transactions, each with its transaction's name."""
+    """Changes of prepared transactions, each with its transaction's gid."""
 
     changes: tuple[tuple[str, StagedChange], ...]
 
@@ -44,7 +43,7 @@ class Held:
 
     def check(self, relation: int, gone: Mapping[str, BitMap]) -> None:
         """Raise SerializationFailure if a prepared transaction changes one of the rows ``gone``
-        (positions by path)."""
+        (row numbers by file path)."""
         for gid, change in self.changes:
             if change.relation == relation and any(
                 path in gone and gone[path] & loss.positions for path, loss in change.gone.items()
@@ -52,29 +51,29 @@ class Held:
                 raise held_error(gid, change)
 
     def check_changes(self, changes: Iterable[StagedChange]) -> None:
-        """Check the rows that a block changes. Raises SerializationFailure."""
+        """Raise SerializationFailure if ``changes`` concern rows of a prepared transaction."""
         for change in changes:
             self.check(
                 change.relation, {path: loss.positions for path, loss in change.gone.items()}
             )
 
     def check_tables(self) -> None:
-        """Raise SerializationFailure if any row is held. Called for statements whose rows are not
-        known beforehand."""
+        """Raise SerializationFailure if any row is held. For statements whose rows are not known
+        beforehand."""
         for gid, change in self.changes:
             if change.gone:
                 raise held_error(gid, change)
 
     def check_emptied(self) -> None:
-        """Raise SerializationFailure if anything is held. Called for statements that remove all
-        rows: prepared rows would be added after them, and subscribers that have prepared the same
-        transaction would wait for themselves."""
+        """Raise SerializationFailure if anything is held. For statements that remove all rows: the
+        prepared transaction would later add rows to the empty table, and a subscriber that has
+        prepared it as well would wait for itself."""
         for gid, change in self.changes:
             raise held_error(gid, change)
 
 
 class HeldRows:
-    """Guard the rows of prepared transactions, for all sessions."""
+    """Guards the rows of prepared transactions, for all sessions."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -84,10 +83,10 @@ class HeldRows:
 
     @contextmanager
     def changing(self, relations: Iterable[int], *, new_rows: bool = False) -> Iterator[Held]:
-        """Yield the held rows to a statement that finds its rows and commits inside. A PREPARE
-        TRANSACTION that begins from now on waits for its end (``wait_for_statements``).
-        ``new_rows``: new rows of others concern the statement, too, since it removes all rows or
-        checks keys."""
+        """Yield the rows that are held. The statement must find its rows and commit inside the
+        ``with`` block; a PREPARE TRANSACTION that begins during it waits for its end
+        (``wait_for_statements``). ``new_rows``: prepared new rows matter as well, because the
+        statement removes all rows or checks keys."""
         number, tables = next(self._numbers), frozenset(relations)
         with self._ended:
             self._running[number] = tables, new_rows
@@ -99,13 +98,13 @@ class HeldRows:
                 self._ended.notify_all()
 
     def now(self, relations: Collection[int]) -> Held:
-        """Return the rows of these tables that are held now."""
+        """Return the rows of these tables that are held at the moment."""
         with self._catalog.read() as t:
             return Held.read(t, relations)
 
     def wait_for_statements(self, changes: Iterable[StagedChange], interrupts: Interrupts) -> None:
-        """Wait for running statements that began before the transaction was recorded, and so may
-        not have read its rows. Raises PenstockError (57014)."""
+        """Wait for running statements that began before the prepared transaction was recorded: they
+        may not know that its rows are held. Raises PenstockError (57014)."""
         touched = {change.relation: bool(change.gone) for change in changes}
         with self._ended:
             before = {
@@ -119,8 +118,8 @@ class HeldRows:
 
 
 def held_error(gid: str, change: StagedChange) -> SerializationFailure:
-    """Return the error for a statement that would change a row, or insert a key, of a prepared
-    transaction."""
+    """Return the error for a statement that would change a row of a prepared transaction, or insert
+    a key that the transaction has inserted."""
     return SerializationFailure(
         "could not serialize access due to concurrent update",
         detail=f'The prepared transaction "{gid}" changes rows of table "{change.name}".',

@@ -1,7 +1,7 @@
 """Rows of the lake for sessions: COPY, SELECT and changes.
 
-Each request comes with the consistent point that it reads. ``tables`` checks names and rights,
-``sql`` analyzes the statements, ``pipeline`` reads the rows, ``modify`` changes them.
+Each request has a consistent point, at which it reads. ``tables`` checks names and privileges,
+``sql`` analyzes statements, ``pipeline`` reads rows, ``modify`` changes them.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ _PRINTERS: Final = {CopyForm.VALUE: None, CopyForm.CAST: text_cast, CopyForm.OUT
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """COPY of a table. ``columns``: None for all. ``where`` None: all rows.
-    ``query``: True for COPY of a query, which may read generated columns. ``packed``: the client
-    reads the messages as one stream of bytes, as PostgreSQL's tablesync does (copy_read_data)."""
+    """COPY of a table. ``columns`` None: all columns. ``where`` None: all rows. ``query``: COPY of
+    a query, which may read generated columns. ``packed``: CopyData messages may be split anywhere,
+    because the client reads them as one byte stream, like PostgreSQL's tablesync (copy_read_data).
+    """
 
     relation: RangeVar
     columns: tuple[CopyTarget, ...] | None
@@ -65,9 +66,9 @@ class CopyRequest:
 
 
 class SparkLake:
-    """``services.Lake`` for all sessions. ``max_prepared``: the most transactions that may be
-    prepared. ``oldest``: returns the position from which slots need the log. ``indexes``: indexes
-    of the keys in files."""
+    """Implements ``services.Lake`` for all sessions. ``max_prepared``: max_prepared_transactions.
+    ``oldest``: returns the LSN from which slots need the node's log. ``indexes``: indexes of the
+    keys in data files."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class SparkLake:
         self._look(warehouse, catalog)
 
     def _look(self, warehouse: Warehouse, catalog: Catalog) -> None:
-        """Let statements find their tables in this warehouse and catalog."""
+        """Make statements look up their tables in this warehouse and catalog."""
         self._warehouse = warehouse
         self._tables = LakeTables(warehouse, catalog, self._sequencer)
         self._select = LakeSelect(self._spark, warehouse, self._tables)
@@ -108,8 +109,8 @@ class SparkLake:
         )
 
     def within(self, block: LakeBlock) -> SparkLake:
-        """Return the lake for the next statement of a block, with the tables that the block has
-        created."""
+        """Return the lake as the next statement of a block sees it, including tables that the block
+        has created."""
         lake = copy(self)
         lake._look(block.warehouse, block.catalog(self._catalog))
         return lake
@@ -192,7 +193,7 @@ class SparkLake:
         return self._select.describe(query, at, role)
 
     def change(self, statement: RowStmt, writer: Writer) -> CommandOutcome:
-        """Run INSERT, UPDATE or DELETE: one commit of each table with rows. Raises
+        """Run INSERT, UPDATE or DELETE: one Delta commit for each table with changed rows. Raises
         PenstockError."""
         with spark_errors():
             return self._changes.change(statement, writer)
@@ -206,13 +207,12 @@ class SparkLake:
     def stage(
         self, statement: RowStmt, at: Position, writer: Writer, block: LakeBlock
     ) -> CommandOutcome:
-        """Run INSERT, UPDATE or DELETE in a block, at a position of the block. Raises
-        PenstockError."""
+        """Run INSERT, UPDATE or DELETE in a block, on tables as of ``at``. Raises PenstockError."""
         return self._changes.stage(statement, at, writer, block)
 
     def commit(self, block: LakeBlock) -> None:
-        """Commit the block's staged changes. After PenstockError nothing is committed (40001), or
-        the outcome is that of ``CommitBlocks.commit``."""
+        """Commit the block's staged changes. Raises PenstockError: 40001 if nothing is committed,
+        and the errors of ``CommitBlocks.commit``."""
         try:
             self.blocks.commit(block)
         except CommitConflict as error:
@@ -224,8 +224,8 @@ class SparkLake:
     def prepare(
         self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts
     ) -> None:
-        """Run PREPARE TRANSACTION. ``block``: None if nothing has changed. After PenstockError
-        nothing is prepared, or the outcome is that of ``TwoPhase.prepare``."""
+        """Run PREPARE TRANSACTION. ``block``: None if the transaction has changed nothing. Raises
+        the errors of ``TwoPhase.prepare``."""
         try:
             self.prepared.prepare(gid, block, role, interrupts)
         finally:
@@ -233,7 +233,7 @@ class SparkLake:
                 block.end()
 
     def commit_prepared(self, gid: str, role: Role) -> None:
-        """Run COMMIT PREPARED. If it raises PenstockError, the transaction is still prepared."""
+        """Run COMMIT PREPARED. After PenstockError the transaction is still prepared."""
         self.prepared.commit(gid, role)
 
     def rollback_prepared(self, gid: str, role: Role) -> None:
@@ -243,7 +243,7 @@ class SparkLake:
     def truncate(
         self, relations: Iterable[RangeVar], role: Role, *, restart: bool = False
     ) -> CommandOutcome:
-        """Run TRUNCATE: one commit a table. ``restart``: with RESTART IDENTITY."""
+        """Run TRUNCATE: one Delta commit for each table. ``restart``: with RESTART IDENTITY."""
         with spark_errors():
             return self._changes.truncate(relations, role, restart=restart)
 
@@ -251,7 +251,7 @@ class SparkLake:
 def _check_names(
     targets: Iterable[CopyTarget], columns: Iterable[LakeColumn], request: CopyRequest
 ) -> None:
-    """Check that COPY may name these columns (CopyGetAttnums)."""
+    """Check that COPY may read these columns (CopyGetAttnums)."""
     known = {column.name: column for column in columns}
     for target in targets:
         if target.name not in known:
@@ -265,18 +265,18 @@ def _check_names(
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Turn Spark's errors into ours, with the first line of the message."""
+    """Translate Spark's errors, with the first line of the message."""
     try:
         yield
     except PySparkException as error:
         raise _failure(str(error), str(error), error.getSqlState()) from None
-    except Py4JJavaError as error:  # a job that Delta ran for itself
+    except Py4JJavaError as error:  # from a job that Delta itself started
         raise _failure(str(error.java_exception), str(error)) from None
 
 
 def _failure(message: str, trace: str, sqlstate: str | None = None) -> PenstockError:
-    """Return our error for one of Spark's. ``trace`` has the causes, which the message of a failed
-    job may lack."""
+    """Return the error for one of Spark's errors. ``trace`` includes the causes, which the message
+    of a failed job may lack."""
     told = error_in_text(trace)
     if told is not None:
         return told

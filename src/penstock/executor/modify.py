@@ -1,8 +1,8 @@
 """INSERT, UPDATE, DELETE and TRUNCATE on tables of the lake.
 
-A statement makes one Delta commit of each table that has rows to change, and returns the number of
-rows. Rows are routed to partitions as in PostgreSQL; a row that belongs to none is refused before
-anything is committed. ``ModifyTables`` chooses one of the classes below, which run the statement.
+A statement makes one Delta commit for each table with rows to change, and returns the number of
+rows. Rows are routed to partitions as in PostgreSQL; a row that belongs to no partition is refused
+before anything is committed. ``ModifyTables`` chooses the class below that runs the statement.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ from penstock.walsender.sequencer import Position, Sequencer
 
 
 class ModifyTables:
-    """Run the statements that change tables of the lake, for all sessions."""
+    """Runs the statements that change tables of the lake, for all sessions."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class ModifyTables:
     def stage(
         self, statement: RowStmt, at: Position, writer: Writer, block: LakeBlock
     ) -> CommandOutcome:
-        """Run INSERT, UPDATE or DELETE in a transaction block, at a position of the block. Raises
+        """Run INSERT, UPDATE or DELETE in a transaction block, on tables as of ``at``. Raises
         PenstockError."""
         table = self._tables.find(statement.relation, writer.role, owner=True)
         if isinstance(statement, InsertStmt):
@@ -156,8 +156,8 @@ class ModifyTables:
     def truncate(
         self, relations: Iterable[RangeVar], role: Role, *, restart: bool = False
     ) -> CommandOutcome:
-        """Run TRUNCATE: one commit a table, and one transaction to subscribers. ``restart``:
-        restart the tables' sequences, too (RESTART IDENTITY).
+        """Run TRUNCATE: one Delta commit for each table, but one transaction for subscribers.
+        ``restart``: also restart the tables' sequences (RESTART IDENTITY).
 
         Raises PenstockError, PySparkException.
         """
@@ -167,38 +167,38 @@ class ModifyTables:
             held.check_emptied()
             self._blocks.finish_those_of(members)
             self._truncates.run(members)
-            self._sequencer.step()  # it must stand in the log before any later PREPARE
+            self._sequencer.step()  # TRUNCATE must precede any later PREPARE in the node's log
         for member in members.values() if restart else ():
             self._tables.restart_sequences(member)
         return CommandOutcome("TRUNCATE TABLE")
 
 
-# INSERT, UPDATE and DELETE by writing files, without a job of Spark's. They stage their changes in
-# a block, whose COMMIT commits them. A statement by itself is a block of one, which is committed
-# at once:
+# INSERT, UPDATE and DELETE by writing files, without a Spark job. They stage their changes in a
+# block, and COMMIT commits them. A single statement is a block of its own, which is committed at
+# once:
 #
-#     in a block    read at the block's position -> stage              -> COMMIT
-#     by itself     read the newest versions     -> stage, check keys  -> commit, or read again
+#     in a block    read at the block's snapshot -> stage              -> COMMIT
+#     single        read the newest versions     -> stage, check keys  -> commit, or read again
 #
-# If the statement fails, the block gets nothing. Some changes cannot be staged: those of very large
-# tables, of tables that only Delta itself can write, and in a block of tables that a subscription
-# fills. They are refused in a block; outside of one Spark runs them.
+# If the statement fails, nothing is staged. A block refuses UPDATE and DELETE of very large tables,
+# and changes of tables that only Delta itself can write; outside of a block, Spark runs them. A
+# block also refuses changes of tables that a subscription fills.
 
 MAX_BYTES: Final = 8 << 20
-"""Outside of a block, the most bytes of all files of an UPDATE's or DELETE's tables. This process
-reads and writes as much before Spark would have begun."""
+"""The most bytes of all data files of the tables that an UPDATE or DELETE outside of a block
+changes by files. Reading and writing them takes less time than starting a Spark job."""
 _MAX_BLOCK_BYTES: Final = 1 << 30
-"""The same in a block, whose statements only this process can run."""
+"""The same limit for a statement in a block, which Spark cannot run."""
 _INSERT: Final = "INSERT"
 _ATTEMPTS: Final = 20
-"""Attempts at a statement while others change the same rows."""
+"""The number of attempts at a statement while others change the same rows."""
 _CHANGE_FEED: Final = "delta.enableChangeDataFeed"
-"""The property of tables with a change data feed. Its readers need pairs of old and new rows, which
-only Delta's own UPDATE writes."""
+"""The property of tables with a change data feed. Readers of the feed need pairs of old and new
+rows, which only Delta's own UPDATE writes."""
 
 
 class ModifyByFiles:
-    """Change rows by writing files, for all sessions."""
+    """Changes rows by writing files, for all sessions."""
 
     def __init__(
         self,
@@ -219,17 +219,17 @@ class ModifyByFiles:
         self._unique = unique
 
     def insert(self, table: LakeTable, rows: NewRows, at: Position, block: LakeBlock) -> int:
-        """Stage an INSERT and return the number of its rows. Raises PenstockError (0A000, 23502,
-        23505, 23514, 40001)."""
+        """Stage an INSERT and return the number of rows. Raises PenstockError (0A000, 23502, 23505,
+        23514, 40001)."""
         self._check_not_filled(_INSERT, table)
         found, opened = self._open_to_insert(table, rows, at, block)
         return self._insert(found, opened, rows, block, self._held.now)
 
     def insert_alone(self, table: LakeTable, rows: NewRows, interrupts: Interrupts) -> int | None:
-        """Run an INSERT outside of a block, and return the number of its rows. If a table has
-        features that only Delta itself can maintain, read no rows and return None.
+        """Run an INSERT outside of a block, and return the number of rows. If a table has features
+        that only Delta itself can maintain, read no rows and return None.
 
-        Raises PenstockError (23502, 23505, 23514; 40001: a table was altered meanwhile; 40003).
+        Raises PenstockError (23502, 23505, 23514, 40003; 40001 if another session altered a table).
         """
         block = LakeBlock(self._warehouse)
         with ExitStack() as stack:
@@ -254,8 +254,8 @@ class ModifyByFiles:
     def _open_to_insert(
         self, table: LakeTable, rows: NewRows, at: Position | None, block: LakeBlock
     ) -> tuple[Route, list[OpenTable]]:
-        """Open the leaves at a position, or their newest versions. Raises FeatureNotSupported if
-        only Delta itself may write them."""
+        """Open the leaves as of ``at``, or at their newest versions if None. Raises
+        FeatureNotSupported if only Delta itself may write them."""
         with _refused_in_a_block(_INSERT):
             found = route(self._catalog, self._tables, table, rows.known)
             opened = [
@@ -272,8 +272,8 @@ class ModifyByFiles:
         block: LakeBlock,
         held: Callable[[Collection[int]], Held],
     ) -> int:
-        """Write the rows, check their keys, and only then stage them. ``held`` is called with the
-        leaves that have keys before the keys are checked: it waits for the turn of the keys."""
+        """Write the rows, check their keys, and only then stage them. Before the check, ``held`` is
+        called with the leaves that have keys; it may wait for the lock of the keys."""
         keyed = [leaf.oid for leaf in found.leaves if unique_keys(leaf, rows.known)]
 
         def check(files: Sequence[tuple[int, WrittenFile]]) -> None:
@@ -296,7 +296,7 @@ class ModifyByFiles:
         interrupts: Interrupts,
         block: LakeBlock,
     ) -> int:
-        """Stage an UPDATE or DELETE and return the number of its rows. Raises PenstockError (0A000,
+        """Stage an UPDATE or DELETE and return the number of rows. Raises PenstockError (0A000,
         23502, 23505, 23514, 40001, 55000)."""
         self._rewrites.check_identity(self._tables.leaves(table), Operation(change.kind))
         self._check_not_filled(change.kind.upper(), table)
@@ -308,11 +308,11 @@ class ModifyByFiles:
     def rewrite_alone(
         self, table: LakeTable, change: RowChange, interrupts: Interrupts
     ) -> int | None:
-        """Run an UPDATE or DELETE outside of a block, and return the number of its rows. If Spark
-        has to run it, do nothing and return None.
+        """Run an UPDATE or DELETE outside of a block, and return the number of rows. If only Spark
+        can run it, do nothing and return None.
 
-        Raises PenstockError (23502, 23505, 23514, 55000; 40001: a table was altered, or others have
-        always changed the same rows first; 40003).
+        Raises PenstockError (23502, 23505, 23514, 40003, 55000; 40001 if another session altered a
+        table, or others changed the same rows first in every attempt).
         """
         self._rewrites.check_identity(self._tables.leaves(table), Operation(change.kind))
         try:
@@ -351,8 +351,8 @@ class ModifyByFiles:
     def _open(
         self, found: Route, change: RowChange, at: Position | None, block: LakeBlock, most: int
     ) -> list[OpenTable]:
-        """Open the leaves at a position, or their newest versions. Raises FeatureNotSupported if
-        their files have more than ``most`` bytes, or only Delta itself may write them."""
+        """Open the leaves as of ``at``, or at their newest versions if None. Raises
+        FeatureNotSupported if they have more than ``most`` bytes, or only Delta may write them."""
         what = change.kind.upper()
         with _refused_in_a_block(what):
             opened = [block.open(leaf, self._version(leaf, at)) for leaf in found.leaves]
@@ -426,9 +426,9 @@ def _has_change_feed(table: OpenTable) -> bool:
 
 # TRUNCATE of tables of the lake (tablecmds.c, ExecuteTruncate).
 #
-# Each leaf gets one commit, marked as a TRUNCATE. A leaf without rows gets one, too, since
-# subscribers may have other rows in theirs. Spark runs the statement if the table has features that
-# only Delta itself can maintain.
+# Each leaf gets one commit, marked as a TRUNCATE. So does a leaf without rows, because subscribers
+# may have rows of their own in the table. Spark empties tables with features that only Delta itself
+# can maintain.
 
 _APP_ID: Final = "penstock.update"
 _IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
@@ -436,7 +436,7 @@ _OPERATION: Final = "TRUNCATE"
 
 
 class TruncateTables:
-    """Empty tables, for all sessions."""
+    """Empties tables, for all sessions."""
 
     def __init__(self, spark: Spark, warehouse: Warehouse, sequencer: Sequencer) -> None:
         self._spark = spark
@@ -444,7 +444,7 @@ class TruncateTables:
         self._sequencer = sequencer
 
     def run(self, members: Mapping[int, LakeTable]) -> None:
-        """Empty the leaves among ``members`` (by oid, with partitioned tables). Raises
+        """Empty the leaves among ``members``, which are tables and partitions by oid. Raises
         PenstockError, PySparkException."""
         mark = grouped_mark(str(uuid.uuid4()), members)
         with self._sequencer.one_transaction():
@@ -453,8 +453,8 @@ class TruncateTables:
                     self._by_spark(member, mark)
 
     def _by_files(self, leaf: LakeTable, mark: Mapping[str, object]) -> bool:
-        """Remove every file that exists at the commit. If only Spark can do that, do nothing and
-        return False."""
+        """Remove every data file of the leaf and return True. If only Spark can do that, do nothing
+        and return False."""
         storage, store = self._warehouse.storage, self._warehouse.store
         while True:
             try:
@@ -485,16 +485,16 @@ class TruncateTables:
         state = load(storage, uri)
         configuration = {} if state is None else state.metadata.get("configuration") or {}
         if configuration.get(_IN_COMMIT_TIMESTAMPS) == "true":
-            return  # a log with in-commit timestamps is written by Spark alone
+            return  # only Spark may write a Delta log with in-commit timestamps
         self._warehouse.log_of(uri).put(before, Commit(_OPERATION, user_metadata=mark))
 
 
-# INSERT into tables of the lake. This process writes the rows if it can, else a Spark job does. A
-# row that belongs to another table, or to none, is refused before anything is committed.
+# INSERT into tables of the lake. This process writes the rows if it can; otherwise a Spark job
+# does. A row that does not belong to the table is refused before anything is committed.
 
 CheckFiles = Callable[[Sequence[tuple[int, WrittenFile]]], None]
-"""A function that raises an error if new rows are not allowed. It gets the files that were written,
-each with the number of its leaf."""
+"""A function that raises an error if new rows are not allowed. Its argument is the list of written
+files, each with the number of its leaf."""
 
 
 def write_rows(
@@ -504,8 +504,8 @@ def write_rows(
     check: CheckFiles,
 ) -> list[tuple[int, WrittenFile]]:
     """Write rows to files in the folders of their leaves, and return each file with the number of
-    its leaf. ``check`` gets the files, and raises if their rows are not allowed; only then is a
-    NULL in a later row reported. Raises PenstockError; then all files are removed."""
+    its leaf. Writing stops at a forbidden NULL, which is reported only if ``check`` accepts the
+    files of the rows before it. Raises PenstockError, and then removes all files."""
     schema = schema_of(rows.known).arrow()
     destinations = [destination(leaf, schema) for leaf in opened]
     writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
@@ -535,7 +535,7 @@ def write_rows(
 
 
 class InsertBySpark:
-    """Insert rows by Spark, for all sessions, into tables with features that only Delta itself can
+    """Inserts rows by Spark, for all sessions, into tables with features that only Delta itself can
     maintain."""
 
     def __init__(
@@ -547,7 +547,8 @@ class InsertBySpark:
         self._tables = tables
 
     def insert(self, table: LakeTable, change: Change, interrupts: Interrupts) -> int:
-        """Return the number of rows. Raises PenstockError (23505, 23514), PySparkException."""
+        """Insert rows and return their number. Raises PenstockError (23505, 23514),
+        PySparkException."""
         columns = self._tables.columns(table)
         keyed = [leaf for leaf in self._tables.leaves(table) if unique_keys(leaf, columns)]
         with self._unique.turn((leaf.oid for leaf in keyed), interrupts.check):
@@ -563,7 +564,7 @@ class InsertBySpark:
         routed = route(self._catalog, self._tables, table, columns)
         frame = session.sql(change.rows)
         for column, kind in self._tables.spark_columns(table):
-            if column not in change.columns:  # INSERT may leave out a partition key, which is NULL
+            if column not in change.columns:  # a partition key that INSERT leaves out is NULL
                 frame = frame.selectExpr("*", f"CAST(NULL AS {kind}) AS `{column}`")
         frame = frame.select(*(f"`{column.delta}`" for column in columns))
         # Counting, checking and writing must see the same rows, even of a volatile query.
@@ -586,7 +587,7 @@ class InsertBySpark:
         return int(sum(counts.values()))
 
     def _check(self, rows: DataFrame, leaf: LakeTable) -> None:
-        """Check the leaf's unique keys. ``rows``: the rows for this leaf; columns that they lack
+        """Check the leaf's unique keys. ``rows``: the new rows of this leaf; columns that they lack
         are NULL. Raises UniqueViolation."""
         known = unique_keys(leaf, self._tables.columns(leaf))
         keys = [key for key in known if set(key.names) <= set(rows.columns)]
@@ -594,23 +595,23 @@ class InsertBySpark:
             check_unique(rows, live_rows(leaf, rows.sparkSession), leaf, keys)
 
 
-# UPDATE and DELETE on tables of the lake.
+# UPDATE and DELETE by Spark.
 #
-# Spark makes one Delta commit of each table that has rows to change. The commit's files do not map
-# new rows to old ones, so ``row_pairs`` writes files that do. ``RowMoves`` handles rows that leave
-# their partition.
+# Spark makes one Delta commit for each table with rows to change. The commit does not tell which
+# old row a new row replaces, so ``row_pairs`` writes files that do. ``RowMoves`` handles rows that
+# move to another partition.
 #
-# An UPDATE of partition keys that has found no row to move is run on the rows that stay. Another
-# writer may since have added a row that would move. That row is younger than the statement, which
-# does not change it.
+# If an UPDATE of partition keys finds no row to move, it runs only on rows that stay: in the
+# meantime another writer may have added a row that would move. The UPDATE need not change this row,
+# which is younger than the statement.
 
 
 @contextmanager
 def staying(
     change: Change, routed: Route, session: SparkSession
 ) -> Iterator[Callable[[LakeTable], Change]]:
-    """Yield a function that restricts the change of a leaf to rows that stay in it. Inside,
-    ``session`` has the Spark functions that its condition calls."""
+    """Yield a function that returns the change of a leaf, restricted to rows that stay in it. Its
+    condition calls Spark functions that ``session`` has only inside the ``with`` block."""
     numbers = {leaf.oid: number for number, leaf in enumerate(routed.leaves)}
     function, keys = routed.function()
     name = f"penstock_{uuid.uuid4().hex}"
@@ -629,13 +630,13 @@ def staying(
 
 
 USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
-"""The setting of a Spark session that holds the user metadata of its commits."""
+"""The Spark setting for the user metadata of Delta commits."""
 _FILE_COST: Final = "spark.sql.files.openCostInBytes"
 _PARTITIONS: Final = "spark.sql.files.maxPartitionNum"
 
 
 class Rewrites:
-    """Run UPDATE and DELETE by Spark, for all sessions."""
+    """Runs UPDATE and DELETE by Spark, for all sessions."""
 
     def __init__(
         self,
@@ -654,8 +655,8 @@ class Rewrites:
     def run_by_spark(
         self, table: LakeTable, change: Change, session: SparkSession, interrupts: Interrupts
     ) -> int:
-        """Change a table by Spark and return the number of rows. ``session`` has the change's
-        functions. Raises PenstockError, PySparkException."""
+        """Change a table by Spark and return the number of rows. ``session`` has the functions that
+        the change calls. Raises PenstockError, PySparkException."""
         leaves = self._tables.leaves(table)
         columns = self._tables.columns(table)
         changed = {name for name, _ in change.settings}
@@ -698,7 +699,7 @@ class Rewrites:
         change_of: Callable[[LakeTable], Change],
         session: SparkSession,
     ) -> int:
-        if len(leaves) > 1:  # an error in one partition must come before any is changed
+        if len(leaves) > 1:  # find errors in all partitions before the first one is changed
             leaves = [leaf for leaf in leaves if self._touches(leaf, change_of(leaf), session)]
         return sum(self._commit(leaf, change_of(leaf), session) for leaf in leaves)
 
@@ -709,7 +710,7 @@ class Rewrites:
             return _is_filled(t, table, leaves)
 
     def check_identity(self, leaves: Sequence[LakeTable], command: Operation) -> None:
-        """Refuse a change that could not be published (CheckCmdReplicaIdentity)."""
+        """Refuse a change that publications could not send (CheckCmdReplicaIdentity)."""
         with self._catalog.read() as t:
             members = t.members()
         for leaf in leaves:
@@ -717,13 +718,13 @@ class Rewrites:
             check_identity(members, leaf, columns, command)
 
     def _touches(self, leaf: LakeTable, change: Change, session: SparkSession) -> bool:
-        """Tell whether there are rows to change. The hash makes Spark compute all their new values,
-        so errors in them are raised here."""
+        """Tell whether there are rows to change. The hash makes Spark compute all new values, so
+        that their errors are raised here."""
         rows = self._changed_rows(leaf, change, session)
         return bool(rows.selectExpr("count(*)", "bit_xor(xxhash64(*))").collect()[0][0])
 
     def _changed_rows(self, leaf: LakeTable, change: Change, session: SparkSession) -> DataFrame:
-        """Return the rows that are changed, with their new values."""
+        """Return the changed rows, with their new values."""
         settings = dict(change.settings)
         values = ", ".join(
             f"{settings.get(c.delta, quoted(c.delta))} AS {quoted(c.delta)}"
@@ -732,7 +733,7 @@ class Rewrites:
         return session.sql(f"SELECT {values} FROM {delta_table(leaf)}{change.condition}")
 
     def _commit(self, leaf: LakeTable, change: Change, session: SparkSession) -> int:
-        """Commit the change of one table; none of its rows moves to another one."""
+        """Commit the change of one table, none of whose rows moves to another table."""
         columns = self._paired_columns(leaf, change)
         state = load(self._warehouse.storage, leaf.uri or "")
         if state is None or state.properties.get(ENABLE_VECTORS, "false").lower() != "true":
@@ -752,7 +753,7 @@ class Rewrites:
         return paired_columns(leaf, self._tables.columns(leaf), changed)
 
     def _remove(self, leaf: LakeTable, files: Sequence[WrittenFile]) -> None:
-        """Remove files of pairs, as far as possible: the next VACUUM removes the rest."""
+        """Remove files of pairs. Files that cannot be removed are left to the next VACUUM."""
         folder = pairs_folder(leaf.uri or "")
         for file in files:
             self._warehouse.storage.remove(f"{folder}/{file.path}")
@@ -760,9 +761,9 @@ class Rewrites:
 
 def _read_files_apart(session: SparkSession) -> None:
     """Make Spark read each file in a task of its own. In a table without deletion vectors, Delta
-    finds the files that have rows to change by ``input_file_name()``. That names the file which the
-    task is reading now. When a Python function has computed a row's condition, the task may already
-    read the next file.
+    finds the files to rewrite by ``input_file_name()``: the file that the task is reading now.
+    While Python computes the condition of a row, a task with several files may already be reading
+    the next file, and Delta would rewrite the wrong one.
     """
     session.conf.unset(_PARTITIONS)
     session.conf.set(_FILE_COST, "1t")
@@ -792,19 +793,19 @@ def _is_filled(t: CatalogTransaction, table: LakeTable, leaves: Sequence[LakeTab
     )
 
 
-# UPDATE by Spark whose rows go to other partitions of a table (ExecCrossPartitionUpdate). All
-# partitions commit as those of a transaction block do: for subscribers it is one transaction, which
-# takes place as a whole or not at all. If no row moves, nothing is done. Spark's tasks write new
-# rows; the driver holds the positions of old ones.
+# UPDATE by Spark that moves rows to other partitions of a table (ExecCrossPartitionUpdate). The
+# partitions are committed like the tables of a transaction block, all or none, and subscribers
+# receive one transaction. If no row moves, nothing is done. Spark's tasks write the new rows; the
+# driver keeps the row numbers of the old ones.
 
 _SOURCE: Final = "_penstock_source"
-"""The column that holds the number of the leaf that a row was in."""
+"""The column with the number of a row's old leaf."""
 _FILE: Final = "_penstock_file"
 _POSITION: Final = "_penstock_position"
 
 
 class RowMoves:
-    """Move rows between partitions, for all sessions."""
+    """Moves rows between partitions, for all sessions."""
 
     def __init__(self, warehouse: Warehouse, blocks: CommitBlocks) -> None:
         self._warehouse = warehouse
@@ -819,12 +820,11 @@ class RowMoves:
         *,
         filled: bool,
     ) -> int | None:
-        """Return the number of changed rows. If no row moves, do nothing and return None.
-        ``filled``: a subscription fills the table, so one of its cuts may come between the two
-        commits of a row that moves.
+        """Change the rows and return their number. If no row moves, do nothing and return None.
+        ``filled``: a subscription fills the table; then no row may move (see ``moves_of_filled``).
 
-        Raises PenstockError (23514; 40001 if others were first at one of the rows),
-        FeatureNotSupported, PySparkException.
+        Raises FeatureNotSupported, PySparkException, PenstockError (23514; 40001 if another writer
+        changed one of the rows first).
         """
         if not routed.leaves:
             return None
@@ -852,8 +852,8 @@ class RowMoves:
 
 
 def moves_of_filled() -> FeatureNotSupported:
-    """Return the error for rows that move in a table that a subscription fills: a cut of the
-    subscription may come between the two commits of a row that moves."""
+    """Return the error for a moving row in a table that a subscription fills: the subscription may
+    make a cut between the two commits that move the row."""
     return FeatureNotSupported(
         "moving a row to another partition by UPDATE is not supported for tables that "
         "a subscription fills",
@@ -862,7 +862,7 @@ def moves_of_filled() -> FeatureNotSupported:
 
 
 class _Job:
-    """Read and write the rows of one statement, at the tables' newest versions."""
+    """Reads and writes the rows of one statement, at the tables' newest versions."""
 
     def __init__(
         self,
@@ -881,8 +881,8 @@ class _Job:
         self._paired = [paired_columns(leaf, columns, changed) for leaf in leaves]
 
     def rows(self, session: SparkSession) -> DataFrame:
-        """Return the changed rows of all leaves, with their new values and the places of the old
-        ones."""
+        """Return the changed rows of all leaves: the new values, with the leaf, the file and the
+        row number of the old row."""
         settings = dict(self._change.settings)
         kept = {c.name for paired in self._paired for c in paired}
         values = [
@@ -909,7 +909,7 @@ class _Job:
         self, rows: DataFrame, counts: Mapping[tuple[int, int], int], block: LakeBlock
     ) -> None:
         """Write all new rows and stage the changes of all leaves. ``counts``: the number of rows by
-        old and new leaf."""
+        (old leaf, new leaf)."""
         opened = {n: self._open(n, block) for n in sorted({n for two in counts for n in two})}
         gone = self._gone(rows, opened)
         written = {two: self._write(rows, two, opened, counts[two]) for two in sorted(counts)}
@@ -933,7 +933,7 @@ class _Job:
         opened: Mapping[int, OpenTable],
         count: int,
     ) -> list[WrittenFile]:
-        """Write the new rows that were in the first leaf and go to the second."""
+        """Write the new rows of one pair of leaves, ``two``: (old leaf, new leaf)."""
         table = opened[two[1]]
         schema, storage = table.schema.arrow(), self._warehouse.storage
         files = write_frame(_part(rows, two), storage, table.uri, schema, table.state.layout)
@@ -957,7 +957,7 @@ class _Job:
 
     @staticmethod
     def _gone(rows: DataFrame, opened: Mapping[int, OpenTable]) -> dict[int, dict[str, BitMap]]:
-        """Return the positions of the old rows, by leaf and file."""
+        """Return the row numbers of the old rows, by leaf and file path."""
         paths = {
             n: {_name(path): path for path in table.state.files} for n, table in opened.items()
         }
@@ -970,7 +970,7 @@ class _Job:
         return found
 
     def _pairs(self, rows: DataFrame, number: int) -> list[WrittenFile]:
-        """Write files that map new rows of a leaf to old ones."""
+        """Write files that map the new rows of a leaf to its old rows."""
         columns = self._paired[number]
         if not columns:
             return []
@@ -988,5 +988,5 @@ def _part(rows: DataFrame, two: tuple[int, int]) -> DataFrame:
 
 
 def _name(uri: str) -> str:
-    """Return the name of a data file, which no other file of its table has."""
+    """Return the name of a data file, which is unique in its table."""
     return unquote(uri).rpartition("/")[2]

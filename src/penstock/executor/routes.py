@@ -1,8 +1,8 @@
 """Routing of rows that sessions write: each row goes to a leaf of the named table.
 
-``route`` returns the ``Route`` of a table's rows, for batches and Spark's frames that have all its
-columns by their names in Delta. ``destination`` returns where a leaf's rows are written.
-``pipeline.routing`` compares a row with bounds, in this process and inside Spark's jobs.
+``route`` returns the ``Route`` of a table's rows. It routes batches and Spark's frames, which must
+have all columns of the table, by their names in Delta. ``destination`` returns where a leaf's rows
+are written. ``pipeline.routing`` compares a row with bounds, here and inside Spark jobs.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from penstock.pipeline.write import Destination
 from penstock.walsender.lake_columns import LakeColumn, columns_of, schema_of
 
 ROUTE: Final = "_penstock_partition"
-"""The column that ``Route.routed`` adds to a frame."""
+"""The column with the number of a row's leaf, which ``Route.routed`` adds to a frame."""
 _OUTSIDE: Final = -2
-"""The number of rows that do not belong to the named table."""
+"""The number that stands for "not in the named table"."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """Route rows of ``table`` to its leaves. ``routing`` returns a row's index into ``leaves``, and
-    is None if the table has no partitions. ``above`` returns 0 for rows that belong to the table,
-    and is None if the table is no partition."""
+    """Routes rows of ``table`` to its leaves. ``routing`` returns a row's index into ``leaves``;
+    None if the table has no partitions. ``above`` returns 0 for rows that belong to the table; None
+    if the table is not a partition."""
 
     table: LakeTable
     leaves: tuple[LakeTable, ...]
@@ -50,13 +50,13 @@ class Route:
 
     @property
     def keys(self) -> frozenset[str]:
-        """The columns (names in Delta) that decide where a row belongs."""
+        """The columns that decide to which leaf a row belongs, by their names in Delta."""
         levels = (level for level in (self.routing, self.above) if level is not None)
         return frozenset[str]().union(*(level.columns for level in levels))
 
     def find(self, rows: pa.Table) -> Integers:
-        """Return the index of each row's leaf; a negative number, which ``error`` explains, for
-        rows without a leaf."""
+        """Return the index of each row's leaf. A row without a leaf gets a negative number, from
+        which ``error`` makes its error."""
         found: Integers = np.zeros(rows.num_rows, np.int64)
         if self.routing is not None:
             found = self.routing.find(rows)
@@ -65,8 +65,8 @@ class Route:
         return found
 
     def leaves_of(self, rows: pa.RecordBatch) -> Integers:
-        """Return the index of each row's leaf. Raises the ``error`` of the first row that has
-        none."""
+        """Return the index of each row's leaf. Raises the ``error`` of the first row without a
+        leaf."""
         found = self.find(pa.Table.from_batches([rows]))
         wrong = np.flatnonzero(found < 0)
         if len(wrong):
@@ -75,9 +75,9 @@ class Route:
         return found
 
     def error(self, row: pa.RecordBatch, number: int) -> PenstockError:
-        """Return the error (23514) for a row for which ``find`` returns this negative number. The
-        row does not belong to the named table (ExecPartitionCheckEmitError), or to no partition of
-        it (ExecFindPartition)."""
+        """Return the error (23514) for a row for which ``find`` returned a negative ``number``:
+        either it does not belong to the named table (ExecPartitionCheckEmitError), or the table has
+        no partition for it (ExecFindPartition)."""
         if number == _OUTSIDE or self.routing is None:
             return PenstockError(
                 f'new row for relation "{self.table.name}" violates partition constraint',
@@ -88,7 +88,7 @@ class Route:
         return PenstockError(error.message, detail=error.detail, sqlstate=error.sqlstate)
 
     def function(self) -> tuple[Callable[..., pa.Array], tuple[str, ...]]:
-        """Return ``find`` as a function for ``arrow_udf``, and the columns that it takes."""
+        """Return ``find`` as a function for ``arrow_udf``, and the names of its arguments."""
         keys, find = tuple(sorted(self.keys)), replace(self, leaves=()).find
 
         def route(*arguments: pa.Array) -> pa.Array:
@@ -97,14 +97,14 @@ class Route:
         return route, keys
 
     def routed(self, rows: DataFrame) -> DataFrame:
-        """Return the rows of a frame with the numbers that ``find`` returns, as ``ROUTE``."""
+        """Return the frame with one more column, ``ROUTE``: the numbers that ``find`` returns."""
         function, keys = self.function()
         call = arrow_udf(function, "bigint")(*(quoted(name) for name in keys))
         return rows.withColumn(ROUTE, call)
 
     def check(self, rows: DataFrame, numbers: Iterable[int], columns: Sequence[LakeColumn]) -> None:
-        """Check that every row of a frame has a leaf. ``rows`` has the column ``ROUTE``, in which
-        ``numbers`` occur; ``columns``: the table's. Raises PenstockError (23514)."""
+        """Check that every row of a frame has a leaf. ``numbers``: all values of its column
+        ``ROUTE``; ``columns``: the table's columns. Raises PenstockError (23514)."""
         for number in numbers:
             if number < 0:
                 names = [quoted(column.delta) for column in columns]
@@ -115,8 +115,8 @@ class Route:
 def route(
     catalog: Catalog, tables: LakeTables, table: LakeTable, columns: Sequence[LakeColumn]
 ) -> Route:
-    """Return the route of a table's rows. ``columns``: the table's. Raises FeatureNotSupported for
-    a key whose values cannot be compared here."""
+    """Return the route of a table's rows. ``columns``: the table's columns. Raises
+    FeatureNotSupported for a partition key whose values cannot be compared here."""
     schema = schema_of(columns)
     routing: Level | None = None
     leaves: tuple[LakeTable, ...] = (table,)
@@ -130,8 +130,8 @@ def route(
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """A leaf that a statement reads, and writes files for. ``state`` includes the changes of the
-    statement's block."""
+    """A leaf that a statement reads and writes. ``state`` includes the changes of the statement's
+    block."""
 
     storage: Storage
     uri: str
@@ -143,7 +143,7 @@ class OpenTable:
 def required_columns(
     routed: Route, opened: Sequence[OpenTable], required: frozenset[str]
 ) -> list[frozenset[str]]:
-    """Return for each leaf the columns that hold no NULL. ``required``: those of the named
+    """Return the NOT NULL columns of each leaf. ``required``: the NOT NULL columns of the named
     table."""
     return [
         required
@@ -155,8 +155,8 @@ def required_columns(
 def check_columns(
     tables: LakeTables, table: LakeTable, known: Sequence[LakeColumn], opened: Sequence[OpenTable]
 ) -> None:
-    """Check that a table and its opened leaves still have the columns for which the rows were
-    made. Raises PenstockError (40001)."""
+    """Check that a table and its opened leaves still have the columns that were ``known`` when the
+    rows were computed. Raises PenstockError (40001)."""
     rows = schema_of(known).arrow()
     others = any(not _fits(leaf.schema.arrow(), rows) for leaf in opened)
     now = tables.columns(table) if table.partition_key else columns_of(opened[0].state)
@@ -165,13 +165,13 @@ def check_columns(
 
 
 def _fits(leaf: pa.Schema, rows: pa.Schema) -> bool:
-    """Tell whether both have the same columns; partitions may have them in another order."""
+    """Tell whether both schemas have the same columns, in any order."""
     mine, theirs = ({f.name: f.type for f in schema} for schema in (leaf, rows))
     return bool(mine == theirs)
 
 
 def destination(table: OpenTable, rows: pa.Schema) -> Destination:
-    """Return the destination of complete rows, whose generated columns are already computed."""
+    """Return the destination of rows whose generated columns are already computed."""
     own = table.schema.arrow()
     at = tuple(rows.get_field_index(name) for name in own.names)
     made = GeneratedColumns(table.name)

@@ -1,7 +1,7 @@
-"""Pairs of old and new rows, for an UPDATE that changes the columns which identify rows.
+"""Pairs of old and new rows, for an UPDATE that changes columns of the replica identity.
 
-Files of pairs are written before an UPDATE of one table runs; its commit gets a mark that names
-them. The pairs hold for the version that was read here; readers ignore them for any other.
+Files of pairs are written before an UPDATE of one table runs; a mark in its Delta commit names
+them. They are valid only for the version that was read here; with others, readers ignore them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PAIRS: Final = "pairs"
 def paired_columns(
     table: LakeTable, columns: Sequence[LakeColumn], changed: Collection[str]
 ) -> tuple[LakeColumn, ...]:
-    """Return the columns that identify rows, if any of them is changed: the key, or all columns if
-    there is no key. Return () if none is changed, or if the table has no replica identity.
-    ``changed``: names in Delta."""
+    """Return the columns that identify rows (the key, or all columns without a key) if one of them
+    is changed. Return () if none is changed, or if the table has no replica identity. ``changed``:
+    names in Delta."""
     if table.identity is None:
         return ()
     key = table.identity or table.primary_key
@@ -46,8 +46,8 @@ def write_pairs(
     columns: Sequence[LakeColumn],
     change: Change,
 ) -> tuple[int, list[WrittenFile]]:
-    """Write files with the old and new values of ``columns`` where they differ, and return them
-    after the version of the rows. Raises PySparkException."""
+    """Write the old and new values of ``columns`` for rows in which they differ. Return the version
+    that was read and the files. Raises PySparkException."""
     version = newest_version(storage, table.uri or "") or 0
     values = ", ".join([*old_values(columns), *new_values(columns, dict(change.settings))])
     rows = f"SELECT {values} FROM {delta_table(table)} VERSION AS OF {version}{change.condition}"
@@ -57,17 +57,17 @@ def write_pairs(
 
 
 def old_values(columns: Sequence[LakeColumn]) -> list[str]:
-    """Return the old values as Spark SQL over the rows that are changed."""
+    """Return the old values as Spark SQL over the changed rows."""
     return [f"{quoted(c.delta)} AS {quoted(OLD + c.name)}" for c in columns]
 
 
 def new_values(columns: Sequence[LakeColumn], settings: Mapping[str, str]) -> list[str]:
-    """Return the new values as Spark SQL over the rows that are changed."""
+    """Return the new values as Spark SQL over the changed rows."""
     return [f"{settings.get(c.delta, quoted(c.delta))} AS {quoted(NEW + c.name)}" for c in columns]
 
 
 def differ(columns: Sequence[LakeColumn]) -> str:
-    """Return the condition in Spark SQL that old and new values differ."""
+    """Return a condition in Spark SQL: old and new values differ."""
     same = (f"{quoted(OLD + c.name)} <=> {quoted(NEW + c.name)}" for c in columns)
     return f"NOT ({' AND '.join(same)})"
 
@@ -87,5 +87,5 @@ def distinct_rows(pairs: pa.Table, columns: Sequence[LakeColumn]) -> pa.Table:
 
 
 def pair_schema(columns: Sequence[LakeColumn]) -> pa.Schema:
-    """Return the schema of the files of pairs."""
+    """Return the schema of files of pairs."""
     return pa.schema([(side + c.name, c.type) for side in (OLD, NEW) for c in columns])

@@ -1,8 +1,8 @@
-"""The rows of one small table that an UPDATE or DELETE changes, read and written by its files.
+"""Change the rows of one small table by an UPDATE or DELETE, reading and writing its files.
 
-``LeafWork`` computes the new values, routes each new row, and collects files and positions for a
-commit with deletion vectors. If an UPDATE changes the identity of rows, it also writes pairs of old
-and new rows. Memory holds a run of rows of one file, new values of 10,000 of them, and the pairs.
+``LeafWork`` computes the new values, routes each new row, and collects new files and old row
+numbers for a commit with deletion vectors. If an UPDATE changes the replica identity, it also
+writes pairs of old and new rows. Memory holds a batch of a file, 10,000 new values and the pairs.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from penstock.pipeline.scan import ScanColumn, ScanFile, scan_positions
 from penstock.walsender.lake_columns import LakeColumn, columns_of, schema_of
 
 _ROWS: Final = 10_000
-"""Rows whose values are computed at a time, as many as Spark takes. The number is limited as new
-values may be larger than old ones."""
+"""The rows whose values are computed at a time, as many as in Spark. The number is limited because
+new values may be larger than old ones."""
 
 
 class LeafWork:
-    """Hold the state of one attempt on one leaf. ``gone``: path -> positions; ``files``: new files
-    by the number of their leaf.
-    ``keyed``: columns of the leaves' unique keys, by their names in Delta. If the change concerns
+    """One attempt to change one leaf. ``gone``: row numbers of old rows by file path; ``files``:
+    new files by the number of their leaf.
+    ``keyed``: columns of the leaves' unique keys, by their names in Delta. If the change may change
     keys, ``came`` holds the new values of these columns with each row's new leaf, and ``went``
-    holds each row's old place.
+    holds the file and row number of each old row.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LeafWork:
 
     @property
     def count(self) -> int:
-        """The number of rows that are changed."""
+        """The number of changed rows."""
         return sum(len(positions) for positions in self.gone.values())
 
     @property
@@ -90,7 +90,7 @@ class LeafWork:
         return any(to != self.number for to in self.files)
 
     def run(self) -> None:
-        """Read, compute and write. Raises PenstockError; nothing is left behind then."""
+        """Read, compute and write. Raises PenstockError, and then leaves no files."""
         routing = self._route.routing if self._routed else None
         to = [destination(table, self._schema) for table in self.opened]
         places = to if routing is not None else [to[self.number]]
@@ -103,7 +103,7 @@ class LeafWork:
             self.files.setdefault(number, []).append(file)
 
     def write_pairs(self) -> Sequence[WrittenFile]:
-        """Write and return the files that map each new row to its old one."""
+        """Write and return the files that map each new row to its old row."""
         pairs = [table for table in self._pairs if table.num_rows]
         if pairs:
             folder, storage = pairs_folder(self.table.uri), self.table.storage
@@ -112,7 +112,7 @@ class LeafWork:
         return self._pair_files
 
     def remove(self) -> None:
-        """Remove the files that were written and are not staged."""
+        """Remove the files that were written but not staged."""
         for to, files in self.files.items():
             for file in files:
                 self.table.storage.remove(f"{self.opened[to].uri}/{file.path}")
@@ -123,7 +123,7 @@ class LeafWork:
             self.table.storage.remove(f"{pairs_folder(self.table.uri)}/{file.path}")
 
     def _new_rows(self) -> Iterator[tuple[pa.RecordBatch, Integers | None]]:
-        """Yield the new rows with their leaves; ``gone`` is complete afterwards."""
+        """Yield the new rows with their leaves. At the end ``gone`` is complete."""
         updates = bool(self._change.settings)
         columns = self._change.known if updates else _used(self._change)
         scanned = [ScanColumn(c.delta, c.stored, c.type) for c in columns]
@@ -149,7 +149,7 @@ class LeafWork:
                     self.gone.setdefault(path, BitMap()).update(meant.tolist())
 
     def _files(self) -> list[tuple[str, DataFile]]:
-        """Return the files that may have rows for which the condition holds."""
+        """Return the files that may contain rows that meet the condition."""
         files = self.table.state.files
         keys = wanted_keys(columns_of(self.table.state), self._change.equal)
         if keys is None:
@@ -158,7 +158,7 @@ class LeafWork:
         return [(path, file) for path, file in files.items() if id(file) in may_have]
 
     def _meant(self, positions: Integers, batch: pa.RecordBatch) -> tuple[Integers, pa.RecordBatch]:
-        """Return the positions and rows for which the condition holds."""
+        """Return the rows that meet the condition, after their row numbers."""
         if self._change.where is None:
             return positions, batch
         holds = pc.fill_null(self._values(self._change.where, batch), False)
@@ -173,8 +173,8 @@ class LeafWork:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _check_not_null(self, new: pa.RecordBatch, leaves: Integers | None) -> None:
-        """Check the new rows for NULL. Of rows that stay, only the columns that are set are
-        checked: others may have put NULL into the rest."""
+        """Check NOT NULL in the new rows. For rows that stay in their leaf, check only columns that
+        are set: other writers may have put NULL into the rest."""
         known = self._change.known
         required = required_columns(self._route, self.opened, self._change.required)
         required[self.number] &= {column.name for column, _ in self._change.settings}
@@ -187,7 +187,7 @@ class LeafWork:
             raise null_error(leaf, known, required[number], new.slice(at, 1))
 
     def _values(self, computed: Computed, rows: pa.RecordBatch) -> pa.Array:
-        """Return the computed value of each row. Raises PenstockError (57014: the statement was
+        """Return the computed value of each row. Raises PenstockError (57014 if the statement was
         cancelled)."""
         arguments = (rows.column(column.delta) for column in computed.arguments)
         with self._interrupts.interrupting(connection().interrupt):
@@ -198,7 +198,7 @@ class LeafWork:
                 raise
 
     def _pair(self, old: pa.RecordBatch, new: pa.RecordBatch, leaves: Integers | None) -> None:
-        """Add the pairs of the rows that stay. Rows that leave are a delete and an insert."""
+        """Add the pairs of rows that stay in the leaf. Rows that move become DELETE and INSERT."""
         if not self._paired:
             return
         if leaves is not None:
@@ -221,5 +221,5 @@ def _portions(
 
 
 def _used(change: RowChange) -> tuple[LakeColumn, ...]:
-    """Return the columns that a condition reads, but at least one, to count the rows."""
+    """Return the columns that the condition reads, or any column if it reads none."""
     return (change.where.arguments if change.where else ()) or change.known[:1]

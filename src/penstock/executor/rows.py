@@ -1,10 +1,10 @@
 """The rows and expressions of INSERT, UPDATE and DELETE.
 
-``LakeRows`` plans a parsed statement: ``NewRows`` are the rows that an INSERT adds, a ``RowChange``
-has the expressions of an UPDATE or DELETE. ``modify`` writes files from them. For tables that only
-Spark can write, both become a ``Change``: Spark SQL without any text of the user's. It names
-functions that compute the values, and a file in the staging area with inserted rows. These are
-removed when the change is done.
+``LakeRows`` plans a parsed statement: ``NewRows`` are the rows that an INSERT adds; a ``RowChange``
+has the expressions of an UPDATE or DELETE. ``modify`` writes files from both. For tables that only
+Spark can write, both become a ``Change``: Spark SQL that contains no text of the user. It calls
+functions that compute the values, and reads inserted rows from a file in the staging area. The
+functions and the file are removed after the change.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ from penstock.walsender.lake_columns import LakeColumn, schema_of, spark_type, t
 from penstock.walsender.sequencer import Position
 
 _MAX_SHIPPED: Final = 64 << 20
-"""The most bytes that the subqueries of an UPDATE or DELETE may read: every task gets them all."""
+"""The most bytes that subqueries of an UPDATE or DELETE may read: every task gets all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a table, without the table. ``kind``: insert, update or delete.
+    """A statement of Spark SQL without its table's name. ``kind``: insert, update or delete.
 
-    ``columns``: those that an INSERT writes; ``rows``: the SELECT that returns them by those names,
-    with ``count`` rows. ``settings``: (column, value) of an UPDATE; ``tried``: the same with NULL
-    instead of an error, for rows that may not meet the condition. ``where``: "" for every row.
-    ``required``: NOT NULL columns, by PostgreSQL's names, that an UPDATE sets.
+    ``columns``: the columns that an INSERT writes; ``rows``: a SELECT that returns ``count`` rows
+    with these columns. ``settings``: (column, value) of an UPDATE; ``tried``: the same, but an
+    error gives NULL, for use on rows that may not meet the condition. ``where``: "" for every row.
+    ``required``: the NOT NULL columns that an UPDATE sets, by PostgreSQL's names.
     """
 
     kind: str
@@ -82,11 +82,11 @@ class Change:
 
     @property
     def condition(self) -> str:
-        """The WHERE clause that follows a table's name, or ""."""
+        """The WHERE clause, to follow a table's name, or ""."""
         return f" WHERE {self.where}" if self.where else ""
 
     def on(self, table: str) -> str:
-        """Return the statement. ``table``: as Spark SQL writes it."""
+        """Return the statement. ``table``: the table's name in Spark SQL."""
         match self.kind:
             case "insert":
                 names = ", ".join(map(quoted, self.columns))
@@ -100,7 +100,7 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class NewRows:
     """Rows of an INSERT. ``known``: the table's columns when the rows were planned; ``columns``:
-    those that the rows have, in ``batches`` as c1 and so on. ``required``: NOT NULL columns."""
+    the columns of the rows, in ``batches`` as c1 and so on. ``required``: NOT NULL columns."""
 
     known: tuple[LakeColumn, ...]
     columns: tuple[LakeColumn, ...]
@@ -108,7 +108,7 @@ class NewRows:
     required: frozenset[str]
 
     def whole(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the batches with every column of the table: NULL in those that the rows lack."""
+        """Yield the batches with all columns of the table; columns that the rows lack are NULL."""
         at = {column.delta: number for number, column in enumerate(self.columns)}
         for batch in self.batches:
             columns = [
@@ -122,7 +122,7 @@ class NewRows:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A value that is computed for each row from some of the row's columns."""
+    """A value that is computed for each row from the columns ``arguments``."""
 
     evaluation: Evaluation
     arguments: tuple[LakeColumn, ...]
@@ -130,9 +130,9 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """UPDATE or DELETE. ``kind``: update or delete; ``known``: the table's columns when it was
-    planned; ``where``: None for every row. ``equal``: columns that the condition compares with a
-    constant, and the constant's text. ``required``: NOT NULL columns that it sets."""
+    """An UPDATE or DELETE. ``kind``: update or delete; ``known``: the table's columns when it was
+    planned; ``where``: None for every row. ``equal``: (column, text) for each column that the
+    condition compares with a constant. ``required``: the NOT NULL columns that it sets."""
 
     kind: str
     known: tuple[LakeColumn, ...]
@@ -144,8 +144,8 @@ class RowChange:
 
 @contextmanager
 def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) -> Iterator[Change]:
-    """Yield the change as Spark SQL; inside, the functions that it calls exist. ``tolerant``: fill
-    ``Change.tried``."""
+    """Yield the change as Spark SQL. The functions that it calls exist only inside the ``with``
+    block. ``tolerant``: set ``Change.tried``."""
     functions: list[str] = []
 
     def call(computed: Computed, *, tolerant: bool = False) -> str:
@@ -177,7 +177,7 @@ def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) ->
 
 
 def _known_to_delta(change: RowChange) -> Iterator[str]:
-    """Yield the parts of the condition by which Delta can skip files."""
+    """Yield conditions in plain Spark SQL, by which Delta can skip files."""
     columns = {column.name: column for column in change.known}
     for name, text in change.equal:
         if pa.types.is_integer(columns[name].type):
@@ -185,7 +185,7 @@ def _known_to_delta(change: RowChange) -> Iterator[str]:
 
 
 class LakeRows:
-    """Plan the rows and expressions of changes, for all sessions."""
+    """Plans the rows and expressions of changes, for all sessions."""
 
     def __init__(self, warehouse: Warehouse, tables: LakeTables, select: LakeSelect) -> None:
         self._warehouse = warehouse
@@ -231,8 +231,8 @@ class LakeRows:
         sequences: Mapping[str, OwnedSequence],
         writer: Writer,
     ) -> DrawnRows:
-        """Return how rows get values from the table's sequences. Raises UndefinedTable if the
-        sequences are another node's."""
+        """Return how rows get values from the table's sequences. Raises UndefinedTable if this node
+        does not have the sequences."""
         marks = dict(plan.drawn)
         missing = marks.keys() - sequences.keys()
         if missing:
@@ -254,13 +254,13 @@ class LakeRows:
 
     @contextmanager
     def staged(self, rows: NewRows, table: LakeTable) -> Iterator[Change]:
-        """Write the rows to the staging area, and remove them at the end of the block. Raises
-        PenstockError."""
+        """Write the rows to the staging area, and remove them at the end of the ``with`` block.
+        Raises PenstockError."""
         folder = f"{self._warehouse.staging}/{uuid.uuid4()}"
         try:
             count = _write(f"{folder}/rows.parquet", rows, table)
             if self._tables.columns(table) != rows.known:
-                raise altered_error(table)  # Spark would leave NULL where a column has a default
+                raise altered_error(table)  # Spark would ignore a new column's default
             values = ", ".join(
                 f"CAST(c{number} AS {spark_type(column.type)}) AS {quoted(column.delta)}"
                 for number, column in enumerate(rows.columns, 1)
@@ -312,7 +312,7 @@ class LakeRows:
         at: Position,
         writer: Writer,
     ) -> dict[str, pa.Table]:
-        """Read the tables of subqueries, which every task gets. Raises ProgramLimitExceeded."""
+        """Read the tables of subqueries, to be sent to every task. Raises ProgramLimitExceeded."""
         found: dict[str, pa.Table] = {}
         size = 0
         for item in compiled.inputs:
@@ -377,8 +377,8 @@ def _write(uri: str, rows: NewRows, table: LakeTable) -> int:
 
 
 def altered_error(table: LakeTable, done: Sequence[str] = ()) -> PenstockError:
-    """Return the error for a table whose columns have changed since the rows were planned.
-    ``done``: as for ``serialization_failure``."""
+    """Return the error for a table whose columns have changed since the rows were planned. See
+    ``serialization_failure`` for ``done``."""
     return serialization_failure(
         f'Columns of table "{table.name}" were added or dropped while its new rows were made.',
         done,
@@ -386,18 +386,18 @@ def altered_error(table: LakeTable, done: Sequence[str] = ()) -> PenstockError:
 
 
 def outrun(table: LakeTable) -> PenstockError:
-    """Return the error for a table to which other writers were first in every attempt."""
+    """Return the error for a table to which other writers committed first in every attempt."""
     return serialization_failure(f'Others have always committed to table "{table.name}" first.')
 
 
 def serialization_failure(
     detail: str | None, done: Sequence[str] = (), *, again: str = "statement"
 ) -> PenstockError:
-    """Return the error of a statement that has lost a race to other writers. ``again``: what the
-    client may run again. ``done``: tables whose part of the statement is committed already.
+    """Return the error for a statement that has lost a race to other writers. ``again``: what the
+    client may run again. ``done``: tables in which the statement is already committed.
 
-    With ``done`` the error is not 40001: clients run a statement again after that, and would repeat
-    the committed part.
+    With ``done`` the error is not 40001: clients retry after 40001, and would repeat the committed
+    part.
     """
     message = "could not serialize access due to concurrent update"
     if not done:
@@ -414,14 +414,14 @@ def serialization_failure(
 def _output(
     columns: Iterable[LakeColumn], sequences: Mapping[str, OwnedSequence], now: datetime
 ) -> tuple[Attribute, ...]:
-    """Return the columns as statements see them: defaults are constants, except for sequences."""
+    """Return the columns as statements see them, with constants or NEXTVAL as defaults."""
     found = []
     for column in map(table_column, columns):
         if column.default in TIMES:
             now_text = simple_quote_literal(default_text(column.default, now))
             column = replace(column, default=now_text)
         sequence = sequences.get(column.name)
-        if sequence is not None and sequence.type == column.type_oid:  # else others altered it
+        if sequence is not None and sequence.type == column.type_oid:  # not altered outside
             column = replace(column, default=NEXTVAL, identity=sequence.identity)
         found.append(column)
     return tuple(found)
@@ -433,32 +433,32 @@ def quoted(name: str) -> str:
 
 
 def delta_table(table: LakeTable) -> str:
-    """Return a table of the lake as Spark SQL writes it."""
+    """Return the name of a table of the lake in Spark SQL."""
     return f"delta.`{table.uri}`"
 
 
 # Columns of new rows that take their values from sequences (nodeModifyTable.c, ExecInsert).
 #
-# The batches have NULL in place of those values. ``DrawnRows`` fills in values in the order of the
-# rows, and then computes generated columns, which may use them. A value that was taken is never
-# given out again, even if the statement fails.
+# The planned rows have NULL in these columns. ``DrawnRows`` fills in the sequences' values in the
+# order of the rows, and then computes generated columns, which may use them. A value that was taken
+# is never returned again, even if the statement fails.
 
 Take = Callable[[int], Sequence[int]]
-"""A function that takes a number of next values of a sequence."""
+"""A function that takes the next ``n`` values of a sequence."""
 
 
 @dataclass(frozen=True)
 class DrawnColumn:
-    """A column with values of a sequence. ``place``: its place in the rows. ``marks``: the place of
-    a boolean column, True in rows that take a value; None if all do. ``take``: None if none does.
-    """
+    """A column with values of a sequence. ``place``: its index in the rows. ``take``: None if no
+    row takes a value. ``marks``: the index of a boolean column that is true in rows that take a
+    value; None if all rows do."""
 
     place: int
     take: Take | None
     marks: int | None = None
 
     def filled(self, values: pa.Array, rows: pa.RecordBatch) -> pa.Array:
-        """Return the column of a batch, with values of the sequence."""
+        """Return the column of a batch with values of the sequence filled in."""
         if self.take is None or not rows.num_rows:
             return values
         if self.marks is None:
@@ -472,8 +472,8 @@ class DrawnColumn:
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """Complete the rows of an INSERT. ``table``: the table's name; ``schema``: of complete rows;
-    ``written``: the columns that the rows have, by their names in Delta, in the rows' order."""
+    """Completes the rows of an INSERT into ``table`` (a name). ``schema``: the schema of complete
+    rows; ``written``: the columns of incomplete rows, in order, by their names in Delta."""
 
     table: str
     schema: TableSchema
@@ -482,8 +482,8 @@ class DrawnRows:
 
     @property
     def made(self) -> tuple[int, ...]:
-        """The places in the schema of the columns that ``complete`` returns; the writer fills in
-        the others."""
+        """The indexes, in the schema, of the columns that ``complete`` returns; the writer fills in
+        the other columns."""
         return tuple(
             number
             for number, column in enumerate(self.schema.columns)
@@ -491,8 +491,8 @@ class DrawnRows:
         )
 
     def complete(self, rows: pa.RecordBatch, kept: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Return the columns ``made``, as c1 and so on. ``kept``: the columns of the rows as the
-        table keeps them. Raises PenstockError (2200H, and the errors of generated columns)."""
+        """Return the columns ``made`` as c1 and so on. ``kept``: the columns of ``rows``, as the
+        table stores them. Raises PenstockError (2200H, and the errors of generated columns)."""
         given = list(kept)
         for column in self.columns:
             given[column.place] = column.filled(given[column.place], rows)

@@ -1,7 +1,7 @@
-"""SELECT on tables of the lake: names, rights and types first, then the rows.
+"""SELECT on tables of the lake.
 
-A query reads at a consistent point, and its rows are returned as they are computed. ``tables``
-checks names and rights, ``pipeline.query`` computes the rows.
+A query reads the tables at a consistent point, and returns rows as they are computed. ``tables``
+checks names and privileges, ``pipeline.query`` computes the rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.walsender.sequencer import Position
 
 
 class LakeSelect:
-    """Run the queries of all sessions."""
+    """Runs the queries of all sessions."""
 
     def __init__(self, spark: Spark, warehouse: Warehouse, tables: LakeTables) -> None:
         self._spark = spark
@@ -62,14 +62,14 @@ class LakeSelect:
     def batches(
         self, compiled: CompiledQuery, at: Position, role: Role, interrupts: Interrupts
     ) -> Iterator[pa.RecordBatch]:
-        """Yield record batches with columns c1 and so on."""
+        """Yield the rows as record batches with columns c1 and so on."""
         inputs = [self._input(item, at, role) for item in compiled.inputs]
         warehouse = self._warehouse
         work = LakeQuery(self._spark, warehouse.storage, warehouse.staging, interrupts)
         return work.run(compiled.sql, inputs, once=compiled.once)
 
     def find_table(self, at: Position, role: Role) -> FindTable:
-        """Return a function that finds the columns of a table at ``at``."""
+        """Return a function that looks up the columns that a table has at ``at``."""
 
         def columns(name: RangeVar) -> tuple[Attribute, ...]:
             table = self._tables.find(name, role)
@@ -102,7 +102,7 @@ class LakeSelect:
         return QueryInput(item.scan.name, schema, tuple(tables), item.predicate)
 
     def schema(self, item: TableInput, at: Position, role: Role) -> pa.Schema:
-        """Return the schema of the columns that are read of a table."""
+        """Return the schema of the columns that the query reads from a table."""
         table = self._tables.find(item.scan.table, role)
         types = {column.name: column.type for column in self._tables.columns_at(table, at)}
         columns = [(name, types[column.name]) for name, column in item.columns]

@@ -1,4 +1,4 @@
-"""Rows as PostgreSQL prints them in messages (ExecBuildSlotValueDescription)."""
+"""Print rows in error messages as PostgreSQL does (ExecBuildSlotValueDescription)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.sqlstate import NotNullViolation
 from penstock.walsender.lake_columns import LakeColumn
 
 _SHOWN: Final = 64
-"""The most characters of a value that a message shows."""
+"""The most characters of a value in a message."""
 
 
 def first_null(
     columns: Sequence[LakeColumn], required: Container[str], rows: pa.RecordBatch
 ) -> int | None:
-    """Return the first row with NULL in one of the columns ``required`` (PostgreSQL's names), or
-    None. ``rows`` has all ``columns``, in their order."""
+    """Return the number of the first row with NULL in a column of ``required`` (PostgreSQL's
+    names), or None. ``rows`` has all ``columns``, in this order."""
     held = zip(columns, rows.columns, strict=True)
     missing = [values for column, values in held if column.name in required and values.null_count]
     return min((each.is_null().index(True).as_py() for each in missing), default=None)
@@ -34,8 +34,8 @@ def first_null_of_leaves(
     rows: pa.RecordBatch,
     leaves: Integers | None,
 ) -> int | None:
-    """Return the first row with NULL in a column that its leaf requires, or None. ``leaves``: the
-    number of each row's leaf; None if there is only one leaf."""
+    """Return the number of the first row with NULL in a column that is NOT NULL in its leaf, or
+    None. ``leaves``: the number of each row's leaf; None if there is only one leaf."""
     if leaves is None or len(set(required)) == 1:
         return first_null(columns, required[0], rows)
     found = []
@@ -49,7 +49,7 @@ def first_null_of_leaves(
 def null_error(
     table: LakeTable, columns: Sequence[LakeColumn], required: Container[str], row: pa.RecordBatch
 ) -> NotNullViolation:
-    """Return the error for a row that ``first_null`` found (ExecConstraints)."""
+    """Return the error for a row that ``first_null`` has found (ExecConstraints)."""
     held = zip(columns, row.columns, strict=True)
     name = next(c.name for c, value in held if c.name in required and value.null_count)
     return NotNullViolation(

@@ -1,7 +1,7 @@
-"""Skipping of files that a statement need not read, by ``WHERE column = constant``.
+"""Skip files that a statement with ``WHERE column = constant`` need not read.
 
-The constants become keys, which ``pipeline.prune`` compares with the files' statistics. A file is
-skipped only if the condition certainly holds for none of its rows.
+``pipeline.prune`` compares the constants with the files' statistics. A file is skipped only if none
+of its rows can meet the condition.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from penstock.walsender.lake_columns import LakeColumn
 
 
 def wanted_keys(columns: Iterable[LakeColumn], equal: Iterable[tuple[str, str]]) -> pa.Table | None:
-    """Return one row with the constants, by the names that statistics use; None if there is no
-    usable constant.
+    """Return one row with the constants, in columns named as in the statistics; None if no constant
+    can be used.
 
-    ``equal``: (column's name in PostgreSQL, constant), for integers and texts; the constant is a
-    text.
+    ``equal``: (column's name in PostgreSQL, constant as text), for columns of integers and strings.
     """
     by_name = {column.name: column for column in columns}
     arrays: Mapping[str, pa.Array] = {

@@ -1,7 +1,7 @@
-"""Tables of the lake that the statements of sessions name.
+"""Look up the tables of the lake that statements name.
 
-``LakeTables`` finds tables by name, checks rights as PostgreSQL does, and returns versions and
-columns at a consistent point. A partitioned table stands for its leaves.
+``LakeTables`` finds tables by name, checks privileges as PostgreSQL does, and returns versions and
+columns at a consistent point. The rows of a partitioned table are those of its leaves.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _PUBLIC: Final = "public"
 
 @dataclass(frozen=True, slots=True)
 class BlockPosition(Position):
-    """A consistent point with the changes of a transaction block. ``staged``: the files of changed
-    tables, by oid."""
+    """A consistent point with the changes of a transaction block. ``staged``: the files of the
+    tables that the block has changed, by oid."""
 
     staged: Mapping[int, Mapping[str, DataFile]]
 
 
 class LakeTables:
-    """Find the tables of one warehouse, for all sessions."""
+    """Finds the tables of one warehouse, for all sessions."""
 
     def __init__(self, warehouse: Warehouse, catalog: Catalog, sequencer: Sequencer) -> None:
         self._warehouse = warehouse
@@ -42,10 +42,10 @@ class LakeTables:
         self._sequencer = sequencer
 
     def find(self, name: RangeVar, role: Role, *, owner: bool = False) -> LakeTable:
-        """Find a table by its name. ``owner``: the role must own the table, since the statement
+        """Find a table by its name. ``owner``: the role must own the table, because the statement
         changes it. Raises PenstockError (42P01, 42501)."""
         if self._named(name) is None:
-            self._sequencer.step(discover=True)  # it may be new in the warehouse
+            self._sequencer.step(discover=True)  # the table may be new in the warehouse
         with self._catalog.read() as t:
             table = t.tables.find(name.schema or _PUBLIC, name.name)
             if table is None:
@@ -60,7 +60,7 @@ class LakeTables:
             return t.tables.find(name.schema or _PUBLIC, name.name)
 
     def sequences(self, table: LakeTable) -> Mapping[str, Sequence]:
-        """Return the sequences of the table's columns, by the columns' names."""
+        """Return the sequences of the table's columns, by column name."""
         with self._catalog.read() as t:
             return {sequence.column: sequence for sequence in t.sequences.of_table(table.oid)}
 
@@ -70,12 +70,12 @@ class LakeTables:
             self._catalog.sequences.restart(sequence.oid)
 
     def take(self, oid: int, count: int, *, session: SessionSequences) -> abc.Sequence[int]:
-        """Take the next values of a sequence, for a session. Raises PenstockError (42P01,
+        """Take the next ``count`` values of a sequence, for a session. Raises PenstockError (42P01,
         2200H)."""
         return self._catalog.sequences.take(oid, count, session)
 
     def leaves(self, table: LakeTable) -> list[LakeTable]:
-        """Return the table, or the partitions that hold its rows; [] if it has no partition yet."""
+        """Return the table, or for a partitioned table the partitions that hold its rows."""
         return [member for member in self.tree(table) if member.partition_key is None]
 
     def tree(self, table: LakeTable) -> list[LakeTable]:
@@ -88,7 +88,7 @@ class LakeTables:
 
     def partition_keys(self, table: LakeTable) -> frozenset[str]:
         """Return the names of the columns that decide to which partition a row belongs: the
-        partition keys of the table, its ancestors and its partitions."""
+        partition keys of the table, of its ancestors and of its partitions."""
         with self._catalog.read() as t:
             found, above = list(t.tables.family(table)), table
             while (parent := t.tables.find_oid(above.parent or 0)) is not None:
@@ -100,7 +100,7 @@ class LakeTables:
         """Return the version of a leaf at a consistent point. Raises UndefinedTable."""
         version = at.versions.get(table.oid)
         if version is None:
-            # The table has become known after the consistent point was taken.
+            # The table was discovered after the consistent point was taken.
             version = self._sequencer.position(discover=True).versions.get(table.oid)
         if version is None:
             raise UndefinedTable(f'relation "{table.qualified_name}" does not exist')
@@ -108,14 +108,14 @@ class LakeTables:
 
     @staticmethod
     def staged(table: LakeTable, at: Position) -> tuple[DataFile, ...] | None:
-        """Return the files of a leaf with a transaction block's changes, or None if the block has
-        not changed it."""
+        """Return the files of a leaf, including a transaction block's changes; None if the block
+        has not changed the leaf."""
         files = at.staged.get(table.oid) if isinstance(at, BlockPosition) else None
         return None if files is None else tuple(files.values())
 
     def columns(self, table: LakeTable, version: int | None = None) -> tuple[LakeColumn, ...]:
-        """Return the columns at a version, or now. A partitioned table keeps its columns in a Delta
-        table without rows."""
+        """Return the columns at a version, or at the newest version if None. The columns of a
+        partitioned table are stored in a Delta table without rows."""
         storage = self._warehouse.storage
         uri = table.uri or self._warehouse.table_uri(table.schema, table.name)
         if version is not None:
@@ -126,8 +126,8 @@ class LakeTables:
         return columns_of(state)
 
     def columns_at(self, table: LakeTable, at: Position) -> tuple[LakeColumn, ...]:
-        """Return the columns at a consistent point: those of a leaf, or the table's present ones if
-        it has no leaf."""
+        """Return the columns at a consistent point: the columns of a leaf, or the table's present
+        columns if it has no leaf."""
         leaf = next(iter(self.leaves(table)), None)
         if leaf is None:
             return self.columns(table)

@@ -1,10 +1,10 @@
 """PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED of blocks over the lake (twophase.c).
 
 PREPARE TRANSACTION stores the block's staged changes in the catalog (``catalog.PreparedBlock``)
-under the name that the client chooses. They outlive the session and the node's process, and nobody
-sees them. A block that could not be committed is refused. While a transaction is prepared, nobody
-else on the node changes its rows (``held_rows``). COMMIT PREPARED checks once more, since others
-may write the tables directly; if it cannot commit, the transaction stays prepared.
+under the client's gid. They survive the session and a restart of the node, but no statement sees
+them. A block that could not be committed now is refused. While a transaction is prepared, no other
+session of the node can change its rows (``held_rows``). COMMIT PREPARED checks again, because other
+writers may change the tables directly; if it cannot commit, the transaction stays prepared.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from penstock.sqlstate import OutOfMemory, StatementCompletionUnknown
 log = logging.getLogger(__name__)
 
 _GID_SIZE: Final = 200
-"""The most bytes of an identifier, counting the NUL that ends it in C (xact.h, GIDSIZE)."""
+"""The most bytes of a gid, including C's terminating NUL (xact.h, GIDSIZE)."""
 
 
 class TwoPhase:
-    """Prepare transactions and end them, for all sessions. ``most``: max_prepared_transactions."""
+    """Prepares and ends transactions, for all sessions. ``most``: max_prepared_transactions."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class TwoPhase:
         most: int,
         oldest: Callable[[], Lsn | None] = lambda: None,
     ) -> None:
-        """``oldest``: returns the position from which on slots need the log, or None if there is no
+        """``oldest`` returns the LSN from which slots need the node's log, or None if there is no
         slot."""
         self._oldest: Final = oldest
         self._warehouse: Final = warehouse
@@ -80,10 +80,10 @@ class TwoPhase:
         self, gid: str, block: LakeBlock | None, role: Role, interrupts: Interrupts
     ) -> None:
         """Prepare a block. ``block``: None if nothing has changed. After PenstockError (22023,
-        40001, 42710, 53200, 55000) nothing is prepared."""
+        23505, 40001, 42710, 53200, 55000) nothing is prepared; after 40003 it may be."""
         changes = [] if block is None else block.changes
         prepared_id = str(uuid.uuid4())
-        self._preparing.add(prepared_id)  # else ``finish`` would take it for left over
+        self._preparing.add(prepared_id)  # otherwise ``finish`` would roll it back
         if block is not None:
             block.keep(changes)
         try:
@@ -114,11 +114,11 @@ class TwoPhase:
         try:
             if not self._is_needed(block):
                 self._remove(block)
-        except StorageError as error:  # the rollback itself has been recorded
+        except StorageError as error:  # the rollback itself is already recorded
             log.warning("files of a prepared transaction are removed later: %s", error.message)
 
     def finish(self) -> None:
-        """Remove remains of PREPARE TRANSACTION after a crash or an error of a store."""
+        """Remove what PREPARE TRANSACTION left behind after a crash or a store's error."""
         try:
             with self._catalog.read() as t:
                 blocks = t.prepared_blocks.all()
@@ -130,15 +130,15 @@ class TwoPhase:
             log.warning("prepared transactions are not finished yet: %s", error.message)
 
     def _is_needed(self, block: PreparedBlock) -> bool:
-        """Tell whether a slot has yet to send its PREPARE, and so its rows."""
+        """Tell whether a slot must still send the block's PREPARE, with its rows."""
         oldest = self._oldest()
         return oldest is not None and block.prepare is not None and oldest <= block.prepare.lsn
 
     def _is_left_over(self, block: PreparedBlock) -> bool:
-        """Tell whether its session ended before it was prepared; then roll it back."""
+        """Tell whether the block's session ended before it was prepared. If so, roll it back."""
         if block.state is not PreparedState.PREPARING:
             return False
-        with self._catalog.write() as t:  # no PREPARE can complete meanwhile
+        with self._catalog.write() as t:  # no PREPARE can complete during this transaction
             left = t.prepared_blocks.get(block.id)
             if left is None or left.state is not PreparedState.PREPARING:
                 return False
@@ -155,8 +155,8 @@ class TwoPhase:
         messages: Sequence[BlockMessage],
         role: Role,
     ) -> None:
-        """Record the block under its identifier (MarkAsPreparing). From now on other sessions
-        conflict with it. Raises PenstockError."""
+        """Record the block under its gid (MarkAsPreparing). From now on its rows are held. Raises
+        PenstockError."""
         relations = tuple(change.relation for change in changes)
         with self._catalog.write() as t:
             self._check(t, gid)
@@ -209,8 +209,8 @@ class TwoPhase:
         return found
 
     def _forgotten(self, prepared_id: str, error: BaseException) -> bool:
-        """Tell whether its record was deleted, so nobody needs its files. Raises
-        StatementCompletionUnknown if that cannot be found out."""
+        """Delete the record after ``error``, and tell whether it is gone, so that its files can be
+        removed. Raises StatementCompletionUnknown if a store's error hides the outcome."""
         try:
             return self._commits.give_up(prepared_id)
         except StorageError as why:
@@ -223,13 +223,13 @@ class TwoPhase:
             ) from error
 
     def _remove(self, block: PreparedBlock) -> None:
-        """Remove its files, then its row. Raises StorageError."""
-        self._warehouse.check_there()  # else each file would be taken for gone
+        """Remove the block's files, then its record. Raises StorageError."""
+        self._warehouse.check_there()  # otherwise every file would look removed
         storage = self._warehouse.storage
         uris: set[str] = set()
         for change in changes_in(block.content):
-            # A log may still name the files: after a commit that was taken back, or when an old
-            # copy of the state has been restored.
+            # A Delta log may still name the files: after a commit that was undone, or after the
+            # state store was restored from an older copy.
             if not is_named(storage, change):
                 uris |= change.uris()
         for uri in uris:

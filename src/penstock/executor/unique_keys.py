@@ -1,10 +1,10 @@
-"""Primary keys, UNIQUE and unique indexes of tables, for rows that sessions write (nbtinsert.c,
+"""Check primary keys, UNIQUE and unique indexes, for rows that sessions write (nbtinsert.c,
 _bt_check_unique).
 
-New rows of a leaf are compared with the files of a version, except for the rows that they replace.
-The first row whose key exists gets PostgreSQL's error (23505). Rows take turns as in a server: a
-row still conflicts with the key of a row that the same UPDATE changes later. After a lost race only
-the new files are checked. Writers outside of the node obey no key.
+The new rows of a leaf are compared with the rows of a version, except for the rows that they
+replace. The first row with an existing key raises 23505. Rows are checked one after another, as in
+PostgreSQL: a new row also conflicts with the key of a row that the same UPDATE changes later. After
+a lost race only other commits' files are checked. Writers outside of the node are not checked.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from penstock.sqlstate import UniqueViolation
 from penstock.walsender.lake_columns import LakeColumn, columns_of
 
 _ORDER: Final = "penstock: order"
-"""The column that holds a row's turn."""
+"""The column with the order number of a row: its place in the order of the statement."""
 _BEFORE: Final = -1
-"""The turn of rows that are deleted before any new row is added."""
+"""The order number of rows that are deleted before any new row is added."""
 _POLL_S: Final = 0.1
-"""Seconds after which a waiting session checks again whether it was cancelled."""
+"""How often, in seconds, a waiting session checks whether it was cancelled."""
 
 
 @dataclass(frozen=True)
 class UniqueKey:
-    """A unique key. ``name``: of the constraint, or of its index."""
+    """A unique key. ``name``: the name of the constraint or of the unique index."""
 
     name: str
     columns: tuple[LakeColumn, ...]
@@ -69,8 +69,8 @@ class UniqueKey:
 
 
 def unique_keys(leaf: LakeTable, columns: Iterable[LakeColumn]) -> tuple[UniqueKey, ...]:
-    """Return the keys of a leaf in the order in which a server checks them. A key with a column
-    that others have dropped is left out."""
+    """Return the keys of a leaf in the order in which PostgreSQL checks them. A key is left out if
+    another writer has dropped one of its columns."""
     known = {column.name: column for column in columns}
     declared = [(index.name, index.columns) for index in leaf.indexes]
     if leaf.primary_key:
@@ -84,14 +84,15 @@ def unique_keys(leaf: LakeTable, columns: Iterable[LakeColumn]) -> tuple[UniqueK
 
 @dataclass(frozen=True)
 class Leaving:
-    """Rows that leave a file. ``position``: ascending; ``order``: each row's turn."""
+    """Rows that a statement removes from a file. ``position``: their row numbers in the file,
+    ascending; ``order``: when the statement removes them."""
 
     position: Integers
     order: Integers
 
     def is_there(self, position: Integers, order: Integers) -> np.ndarray:
-        """Tell whether the rows at these positions still exist at those turns. A row whose own turn
-        it is does not count."""
+        """Tell whether the rows at these positions still exist when the statement adds the rows
+        with the numbers ``order``. The row that such a row replaces no longer exists."""
         at = np.searchsorted(self.position, position)
         at[at == len(self.position)] = 0
         goes = self.position[at] == position
@@ -100,19 +101,19 @@ class Leaving:
 
 @dataclass(frozen=True)
 class IncomingRows:
-    """New rows of a leaf. ``read`` yields some of their columns, by their names in Delta, and each
-    row's turn. ``leaving``: rows that leave the leaf, by path."""
+    """New rows of a leaf. ``read`` yields the given columns, by their names in Delta, and each
+    row's number in the statement. ``leaving``: the leaf's removed rows, by file path."""
 
     read: Callable[[Sequence[LakeColumn]], Iterator[tuple[pa.Table, Integers]]]
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
 
 
 Violation = tuple[int, int, pa.Table]
-"""A row that violates a key: its turn, the number of the key, the row's values in it."""
+"""A row that violates a key: (its number in the statement, the key's number, the key's values)."""
 
 
 class LeafKeys:
-    """Check the keys of new rows of one leaf."""
+    """Checks the keys of new rows of one leaf."""
 
     def __init__(
         self,
@@ -129,16 +130,15 @@ class LeafKeys:
         self._search = search
 
     def check(self, files: Collection[DataFile], held: Held) -> None:
-        """Raise UniqueViolation for the first row whose key exists at its turn, in these files of
-        the leaf or in a row before it. Raise SerializationFailure for keys that a prepared
-        transaction adds."""
+        """Raise UniqueViolation for the first new row whose key exists in the leaf's ``files`` or
+        in an earlier new row; SerializationFailure for keys that a prepared transaction adds."""
         self._raise([*self._twice(), *self._there(files)])
         for gid, change in held.changes:
             if change.relation == self._leaf.oid and any(self._there(change.added.values())):
                 raise held_error(gid, change)
 
     def check_files(self, files: Collection[DataFile]) -> None:
-        """Raise UniqueViolation for keys that are in these files of others."""
+        """Raise UniqueViolation if ``files``, which others committed, contain one of the keys."""
         self._raise(list(self._there(files)))
 
     def _there(self, files: Iterable[DataFile]) -> Iterator[Violation]:
@@ -157,7 +157,7 @@ class LeafKeys:
                         yield int(order[first]), number, rows.slice(first, 1)
 
     def _twice(self) -> Iterator[Violation]:
-        """Yield for each key the first row that has the key of a row before it."""
+        """Yield, for each unique key, the first new row with the values of an earlier new row."""
         for number, key in enumerate(self._keys):
             names = list(key.names)
             schema = pa.schema([(c.delta, c.type) for c in key.columns])
@@ -184,7 +184,7 @@ class LeafKeys:
                     duck.execute("DROP TABLE new_keys")
 
     def _whole(self, key: UniqueKey) -> Iterator[tuple[pa.Table, Integers]]:
-        """Yield the rows without NULL in their key: a key with NULL equals no other."""
+        """Yield the new rows without NULL in the key: a key with NULL never conflicts."""
         for rows, order in self._new.read(key.columns):
             valid = np.ones(rows.num_rows, bool)
             for column in rows.columns:
@@ -203,7 +203,7 @@ class LeafKeys:
 
 
 def duplicate_error(leaf: LakeTable, key: UniqueKey, row: pa.Table) -> UniqueViolation:
-    """Return the error for a row whose key exists. ``row`` has only the columns of the key."""
+    """Return the error for a row whose key exists. ``row``: its values, in the key's columns."""
     names = ", ".join(quote_identifier(column.name) for column in key.columns)
     cells = [text_output(column.combine_chunks())[0].as_py() for column in row.columns]
     values = ", ".join(cell.decode() for cell in cells)
@@ -225,7 +225,7 @@ def _batches(
 def _coming(
     works: Sequence[LeafWork], turns: Mapping[int, int], number: int
 ) -> Callable[[Sequence[LakeColumn]], Iterator[tuple[pa.Table, Integers]]]:
-    """Return the reader of the rows that an UPDATE puts into one leaf, or leaves there."""
+    """Return a reader of an UPDATE's new rows in one leaf, including rows that move there."""
 
     def read(columns: Sequence[LakeColumn]) -> Iterator[tuple[pa.Table, Integers]]:
         names = [column.delta for column in columns]
@@ -260,7 +260,7 @@ def _going(work: LeafWork, turn: int) -> dict[str, Leaving]:
 def _of_files(
     storage: Storage, uri: str, files: Sequence[DataFile]
 ) -> Callable[[Sequence[LakeColumn]], Iterator[tuple[pa.Table, Integers]]]:
-    """Return the reader of rows that are in files already."""
+    """Return a reader of rows that are already written to files."""
 
     def read(columns: Sequence[LakeColumn]) -> Iterator[tuple[pa.Table, Integers]]:
         scanned = [ScanColumn(column.delta, column.stored, column.type) for column in columns]
@@ -270,8 +270,8 @@ def _of_files(
 
 
 class UniqueKeys:
-    """Check unique keys, for all sessions. ``indexes``: of the keys in files; None: the files
-    themselves are read."""
+    """Checks unique keys, for all sessions. ``indexes``: indexes of the keys in files; None: the
+    files themselves are searched."""
 
     def __init__(
         self, spark: Spark, storage: Storage, catalog: Catalog, indexes: KeyIndexes | None
@@ -286,9 +286,9 @@ class UniqueKeys:
     def turn(
         self, relations: Iterable[int], check: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
-        """Let only one session at a time put keys into these tables. Rows that Spark writes, and
-        rows that move, cannot be checked again if another session was first. ``check`` raises if
-        the statement is cancelled."""
+        """Lock these tables, so that only one session at a time adds keys to them: rows that Spark
+        writes, and rows that move, cannot be checked again after a lost race. While waiting, call
+        ``check``, which raises if the statement is cancelled."""
         with ExitStack() as stack:
             for oid in sorted(set(relations)):
                 lock = self._turns.setdefault(oid, threading.Lock())
@@ -298,13 +298,13 @@ class UniqueKeys:
             yield
 
     def find(self, table: KeyedTable, files: Iterable[DataFile], keys: pa.Table) -> dict[str, Hits]:
-        """Return the rows with these keys, by the files' paths."""
+        """Return the rows with these keys, by file path."""
         return rows_with_keys(table, files, keys, self._spark, self._indexes)
 
     def of(
         self, leaf: LakeTable, table: OpenTable, known: Sequence[LakeColumn], new: IncomingRows
     ) -> LeafKeys | None:
-        """Return the check for new rows of a leaf, or None if the leaf has no unique key."""
+        """Return the checker for new rows of a leaf; None if the leaf has no unique key."""
         keys = unique_keys(leaf, known)
         if not keys:
             return None
@@ -317,8 +317,8 @@ class UniqueKeys:
         files: Sequence[tuple[int, WrittenFile]],
         known: Sequence[LakeColumn],
     ) -> Iterator[tuple[int, LeafKeys]]:
-        """Yield the checks for the new rows of an INSERT, by the numbers of leaves. ``files``: the
-        written files, each with the number of its leaf."""
+        """Yield the checkers for the new rows of an INSERT, each after the number of its leaf.
+        ``files``: the written files, each after the number of its leaf."""
         for number, leaf in enumerate(routed.leaves):
             mine = [DataFile.of_written(file, 0) for to, file in files if to == number]
             table = opened[number]
@@ -327,7 +327,7 @@ class UniqueKeys:
                 yield number, keys
 
     def keyed(self, leaves: Iterable[LakeTable], known: Sequence[LakeColumn]) -> frozenset[str]:
-        """Return the columns of all keys, by their names in Delta."""
+        """Return the names in Delta of the columns of all keys."""
         keys = (key for leaf in leaves for key in unique_keys(leaf, known))
         return frozenset(name for key in keys for name in key.names)
 
@@ -340,7 +340,7 @@ class UniqueKeys:
     def check_works(
         self, routed: Route, works: Sequence[LeafWork], known: Sequence[LakeColumn], held: Held
     ) -> None:
-        """Check the rows of an UPDATE against the files of its opened leaves. Raises as
+        """Check the new rows of an UPDATE against the files of its opened leaves. Raises as
         ``LeafKeys.check``."""
         starts = np.cumsum([0, *(sum(len(at) for _, at in work.went) for work in works)])
         if not starts[-1]:
@@ -356,8 +356,8 @@ class UniqueKeys:
                 keys.check(table.state.files.values(), held)
 
     def check_staged(self, change: StagedChange, state: TableState) -> None:
-        """Check the keys that a block has staged against rows that others have committed since the
-        block checked them. ``state``: the version before the block's commit. Raises
+        """Check the keys that a block has staged against rows that others have committed after the
+        block's own check. ``state``: the version before the block's commit. Raises
         UniqueViolation."""
         if not change.added or state.version == change.since:
             return
@@ -379,12 +379,11 @@ class UniqueKeys:
         LeafKeys(leaf, keys, (storage, change.uri, schema), new, self).check_files(others)
 
 
-# Keys and NOT NULL of tables that only Spark may write: its jobs check them before the change.
+# Keys and NOT NULL of tables that only Spark may write: Spark jobs check them before the change.
 
 
 def live_rows(leaf: LakeTable, session: SparkSession, but: str = "") -> DataFrame:
-    """Return the rows of a leaf that are not deleted, except those for which the condition ``but``
-    holds."""
+    """Return the rows of a leaf that are not soft-deleted and do not meet the condition ``but``."""
     rows = session.sql(f"SELECT * FROM {delta_table(leaf)}")
     if DELETED_AT in rows.columns:
         rows = rows.where(f"{backquoted(DELETED_AT)} IS NULL")
@@ -394,8 +393,8 @@ def live_rows(leaf: LakeTable, session: SparkSession, but: str = "") -> DataFram
 def check_unique(
     rows: DataFrame, others: DataFrame, leaf: LakeTable, keys: Sequence[UniqueKey]
 ) -> None:
-    """Check that no key of ``rows`` occurs twice or in ``others``, the rows that stay. Raises
-    UniqueViolation."""
+    """Check that the keys of the new ``rows`` occur neither twice nor in ``others``, the unchanged
+    rows. Raises UniqueViolation."""
     for key in keys:
         names = [backquoted(name) for name in key.names]
         columns = [f"{name} AS k{number}" for number, name in enumerate(names)]
@@ -411,7 +410,7 @@ def check_unique(
 def check_not_null(
     rows: DataFrame, leaf: LakeTable, columns: Sequence[LakeColumn], required: Collection[str]
 ) -> None:
-    """Check ``rows``, which have all columns, for NULL. Raises NotNullViolation."""
+    """Check NOT NULL in ``rows``, which have all columns. Raises NotNullViolation."""
     missing = [f"{backquoted(c.delta)} IS NULL" for c in columns if c.name in required]
     if not missing:
         return

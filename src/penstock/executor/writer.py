@@ -1,7 +1,4 @@
-"""The session that changes rows of the lake, as its statements see it.
-
-Each statement gets a frozen value with the state of its session.
-"""
+"""The session of a statement that changes rows of the lake, as a frozen value."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from penstock.sql.to_duckdb.session_values import SessionValues
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """The session of a statement. ``values``: the session's values that expressions may use;
-    ``sequences``: values that the session has taken from sequences."""
+    """The session of a statement. ``values``: values of the session for expressions, such as
+    current_user; ``sequences``: the values that the session has taken from sequences."""
 
     role: Role
     values: SessionValues

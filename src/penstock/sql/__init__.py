@@ -1,9 +1,9 @@
 """SQL: ``grammar`` parses it, ``typed`` finds types and functions, ``to_duckdb`` compiles queries.
 
-``parse`` makes frozen statements of a user's text (parser.c), by PostgreSQL's own grammar, or
-raises PostgreSQL's syntax error. Options are kept as written and names are only folded: this room
-looks nothing up and executes nothing. ``commands`` and ``backend`` give statements their meaning.
-Only this room imports postgast.
+``parse`` turns SQL text into frozen statements with PostgreSQL's own grammar (parser.c), or raises
+PostgreSQL's syntax error. Options are kept as written and names are only folded: this package
+reads no catalog and executes nothing; ``commands`` and ``backend`` do. Only this package imports
+postgast.
 """
 
 from penstock.sql.grammar.alter_table import (

@@ -1,8 +1,8 @@
 """Command tags of statements that change something (utility.c, CreateCommandTag).
 
-The error ``cannot execute ... in a read-only transaction`` names the tag. A statement that a
-read-only transaction allows (ClassifyUtilityCommandAsReadOnly) has none: queries, COPY TO,
-settings, ends of transactions, VACUUM.
+The error ``cannot execute ... in a read-only transaction`` names the tag. Statements that a
+read-only transaction allows have no tag here (ClassifyUtilityCommandAsReadOnly): queries, COPY TO,
+SET, COMMIT, VACUUM and the like.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _CHANGES_NOTHING: Final = frozenset(
 
 
 def command_tag(statement: Statement) -> str | None:
-    """Return the tag of a statement, None if it changes nothing."""
+    """Return the tag of a statement; None if the statement changes nothing."""
     match statement:
         case raw_statements.QueryStatement():
             return None if isinstance(statement.query, SelectStmt) else statement.tag

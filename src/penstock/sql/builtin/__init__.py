@@ -1,7 +1,7 @@
-"""PostgreSQL 18's operators, functions and casts (pg_proc.dat and its kin), with its types.
+"""PostgreSQL 18's types, operators, functions and casts (pg_type.dat, pg_proc.dat and others).
 
-The tables beside this file are read once, at the first look-up, into frozen rows that are found by
-oid and by name. tools/dump_catalogs.py writes the tables from a real server.
+The .tsv files beside this file are read once, at the first look-up, into frozen rows that can be
+found by oid and by name. tools/dump_catalogs.py writes these files from a PostgreSQL server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A row of pg_operator. ``left`` 0: a prefix operator; ``function``: oid in pg_proc."""
+    """A row of pg_operator. ``left`` is 0 for a prefix operator; ``function``: oid in pg_proc."""
 
     oid: int
     name: str
@@ -46,8 +46,8 @@ class Operator:
 class Function:
     """A row of pg_proc. ``kind``: f, a, w, p; ``volatility``: i, s, v; ``variadic``: oid or 0.
 
-    ``names``: of the arguments, () if they have none. ``default_values``: expressions for the last
-    arguments.
+    ``names``: names of the arguments, or () if they have none. ``default_values``: default
+    expressions of the last arguments.
     """
 
     oid: int
@@ -109,7 +109,7 @@ def functions() -> Mapping[int, Function]:
 
 @cache
 def functions_by_name() -> Mapping[str, Sequence[Function]]:
-    """Return the same functions by name."""
+    """Return the functions that an expression can call, by name."""
     found: dict[str, list[Function]] = defaultdict(list)
     for function in functions().values():
         found[function.name].append(function)
@@ -118,7 +118,7 @@ def functions_by_name() -> Mapping[str, Sequence[Function]]:
 
 @cache
 def casts() -> Mapping[tuple[int, int], Cast]:
-    """Return all casts by source and target."""
+    """Return all casts by source type and target type (oids)."""
     rows = (Cast(int(r[0]), int(r[1]), int(r[2]), r[3], r[4]) for r in _rows("pg_cast"))
     return {(c.source, c.target): c for c in rows}
 

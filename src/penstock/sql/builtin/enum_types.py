@@ -1,7 +1,7 @@
 """The node's enum types as rows of pg_type, for the running statement.
 
-``type_cache`` finds the types that this file sets. The order of an enum's values is that of its
-labels, whatever their texts are.
+This file registers the enum types with ``type_cache``, which finds them. An enum's values sort in
+the order of its labels, not alphabetically.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ENUM_RECV: Final = 3532
 
 
 def remember_enums(enums: Sequence[EnumType]) -> None:
-    """Set the enums that the statements of this thread know from here on."""
+    """Set the enums that this thread's statements know from now on."""
     type_cache.remember(_types(tuple(enums)))
 
 
 def known_enums(enums: Sequence[EnumType]) -> AbstractContextManager[None]:
-    """Set the enums that the code within knows."""
+    """Set the enums that are known inside the ``with`` block."""
     return type_cache.remembered(_types(tuple(enums)))
 
 
@@ -39,7 +39,7 @@ def _types(enums: tuple[EnumType, ...]) -> tuple[Type, ...]:
 def enum_name(enum: EnumType) -> str:
     """Return the enum's name as format_type_be prints it.
 
-    The schema is added if the name alone means another type, or none.
+    The schema is added if the name alone would mean another type, or no type.
     """
     name = quote_identifier(enum.name)
     if enum.schema in type_cache.SEARCH_PATH and enum.name not in builtin.types_by_name():
@@ -48,7 +48,7 @@ def enum_name(enum: EnumType) -> str:
 
 
 def type_rows(enum: EnumType) -> tuple[Type, Type]:
-    """Return the rows of the type and of the type of its arrays."""
+    """Return the enum's row of pg_type and the row of its array type."""
     shown = enum_name(enum)
     own = Type(
         oid=enum.oid,

@@ -1,8 +1,8 @@
 """Types of the running statement, by oid and by name (typcache.c).
 
-They are PostgreSQL's own and the node's, which ``enum_types`` sets when a statement begins. They
-are valid for the thread, like a backend's caches, so functions of the analysis need not pass them
-on.
+They are PostgreSQL's own types and the node's enums, which ``enum_types`` sets when a statement
+begins. The cache belongs to the thread, as PostgreSQL's does to a backend, so functions of the
+analysis need not pass types to one another.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from penstock.sql import builtin
 from penstock.sql.builtin import Type
 
 SEARCH_PATH: Final = ("public",)
-"""Schemas that are searched for names without one, after PostgreSQL's own."""
+"""The schemas in which a name without a schema is looked up, after pg_catalog."""
 ENUM: Final = "e"
 """pg_type.typtype"""
 _VARIABLE: Final = -1
-"""pg_type.typlen of values whose lengths differ"""
+"""pg_type.typlen of a type of variable length"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ _CURRENT: ContextVar[_Known | None] = ContextVar("types", default=None)
 
 
 def remember(own: Sequence[Type]) -> None:
-    """Set the node's own types for this thread from here on."""
+    """Set the node's own types for this thread from now on."""
     _CURRENT.set(_known(tuple(own)) if own else None)
 
 
 @contextmanager
 def remembered(own: Sequence[Type]) -> Iterator[None]:
-    """Set the node's own types for the code within."""
+    """Set the node's own types inside the ``with`` block."""
     token = _CURRENT.set(_known(tuple(own)) if own else None)
     try:
         yield
@@ -65,7 +65,7 @@ def types() -> Mapping[int, Type]:
 
 
 def named_type(name: str, schema: str | None = None) -> Type | None:
-    """Return the type of that name; without a schema PostgreSQL's own comes first."""
+    """Return the type of that name; without a schema PostgreSQL's own types come first."""
     known = _CURRENT.get()
     own = {} if known is None else known.by_name
     if schema is not None:
@@ -82,7 +82,7 @@ def is_enum(oid: int) -> bool:
 
 def field_descriptions(columns: Iterable[Attribute]) -> tuple[FieldDescription, ...]:
     """Return the fields of RowDescription for columns of a result (printtup.c,
-    SendRowDescriptionMessage). Only the analysis knows the modifier of a record."""
+    SendRowDescriptionMessage). A record's modifier is left out: only the analysis needs it."""
     return tuple(
         FieldDescription(
             replace(column, typmod=-1) if column.type_oid == RECORD else column,

@@ -1,5 +1,5 @@
-"""PostgreSQL's raw parse tree to Penstock's statements, with one file for each group of them.
+"""Turn PostgreSQL's raw parse tree into Penstock's statements, one file for each group of them.
 
-``libpg_query`` parses the text; the other files read its nodes into frozen values. Every field of a
-node is read, or is refused with an error that names it.
+``libpg_query`` parses the text; the other files read the nodes of its tree into frozen values.
+Every field of a node is read, or is refused with an error that names the field.
 """

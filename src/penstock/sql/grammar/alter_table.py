@@ -1,8 +1,8 @@
 """ALTER TABLE and unique indexes (parsenodes.h, AlterTableStmt, IndexStmt).
 
-Unlike PostgreSQL's USING INDEX, USING KEY (columns), an extension of ``parser``, needs no index. A
-unique index of the lake is a promise over columns. Other kinds of indexes, and other forms of ALTER
-TABLE, are refused by name (0A000).
+REPLICA IDENTITY USING KEY (columns), an extension in ``parser``, needs no index, unlike
+PostgreSQL's USING INDEX. A unique index of the lake is a constraint without an index structure.
+Other kinds of indexes, and other forms of ALTER TABLE, are refused by name (0A000).
 """
 
 from __future__ import annotations
@@ -203,12 +203,12 @@ def _command(raw: RawNode, source: Source) -> AlterTableCommand:
 
 
 def _words(kind: str) -> str:
-    """Return the words of a kind such as ``SetLogged``."""
+    """Return the SQL words of a kind: ``SET LOGGED`` for ``SetLogged``."""
     return re.sub("(?<=[a-z])(?=[A-Z])", " ", kind).upper()
 
 
 def _replica_identity(raw: RawNode) -> SetReplicaIdentity:
-    """Read REPLICA IDENTITY; ``parser`` has put in ``columns`` for USING KEY."""
+    """Read REPLICA IDENTITY; for USING KEY, ``parser`` has added the field ``columns``."""
     found = SetReplicaIdentity(raw.take("identity_type"), raw.names("columns"), raw.take("name"))
     raw.done()
     return found
@@ -251,7 +251,7 @@ def _create_index(raw: RawNode, _source: Source) -> CreateIndex:
 
 
 def _index_column(node: Json) -> str:
-    """Read an ``index_elem``. The order is ignored, as a unique index has no structure on disk."""
+    """Read an ``index_elem``. ASC and DESC are ignored: the index has no structure on disk."""
     raw = RawNode.of(node)
     if raw.take("expr"):
         raise not_supported("an index over expressions")

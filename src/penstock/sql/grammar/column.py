@@ -1,7 +1,7 @@
 """Columns as CREATE and ALTER TABLE write them (parsenodes.h, ColumnDef, TypeName, Constraint).
 
-Types are names under which PostgreSQL's catalog knows them, with their modifiers as written;
-``penstock.pgtypes.type_names`` looks them up. Clauses that a Delta table cannot keep (checks,
+A type is kept as its name in PostgreSQL's catalog, with the modifiers as written;
+``penstock.pgtypes.type_names`` looks it up. Clauses that a Delta table cannot keep (checks,
 storage) are refused by name (0A000).
 """
 
@@ -38,14 +38,14 @@ _REFUSED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """GENERATED kind AS IDENTITY (options); ``kind``: as pg_attribute.attidentity."""
+    """GENERATED kind AS IDENTITY (options); ``kind`` is a value of pg_attribute.attidentity."""
 
     kind: str
     options: tuple[SequenceOption, ...] = ()
 
 
 def identity(raw: RawNode) -> Identity:
-    """Read a Constraint. Raises FeatureNotSupported."""
+    """Read the Constraint node of an identity column. Raises FeatureNotSupported."""
     kind = raw.take("generated_when")
     return Identity(kind, tuple(_option(name, node) for name, node in def_elems(raw)))
 
@@ -66,9 +66,9 @@ def _option(name: str, node: Json | None) -> SequenceOption:
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A type as written. ``name``: without ``pg_catalog``; ``schema``: if one was written.
-    ``modifiers``: integers. ``array``: the type has brackets or ARRAY; PostgreSQL ignores their
-    number and content.
+    """A type as written. ``name``: without ``pg_catalog``; ``schema``: None if none was written.
+    ``modifiers``: integers. ``array``: the type has brackets or ARRAY; as in PostgreSQL, the number
+    of brackets and their content mean nothing.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Generation:
 
 
 class ConstrType(Enum):
-    """Constraints of a column that consist of their kind alone, by PostgreSQL's names."""
+    """Column constraints without arguments, by PostgreSQL's names."""
 
     NULL = "NULL"
     NOTNULL = "NOTNULL"
@@ -103,10 +103,10 @@ class ConstrType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnDef:
-    """A column with the constraints that were written behind it.
+    """A column with the constraints that follow it in the statement.
 
-    ``default``: a constant as SQL writes it, or ``now()``. ``generations``: each GENERATED.
-    ``identities``: each AS IDENTITY.
+    ``default``: a constant as SQL text, or one of ``TIMES`` and ``NEXTVAL``. ``generations``,
+    ``identities``: every GENERATED ... STORED or VIRTUAL, every AS IDENTITY; two are an error.
     """
 
     name: str
@@ -127,7 +127,7 @@ _FOREIGN_KEY: Final = {
     "fk_upd_action": ("a", "ON UPDATE"),
     "fk_del_action": ("a", "ON DELETE"),
 }
-"""Field values that mean the same as REFERENCES alone, and the clauses that set others."""
+"""For each field of a foreign key: its value without a clause, and the clause that changes it."""
 
 
 def column_type(fields: Json) -> ColumnType:
@@ -206,7 +206,7 @@ def column_def(raw: RawNode, source: Source) -> ColumnDef:
 
 
 def refused(kind: str) -> FeatureNotSupported:
-    """Return the error for a constraint that is not supported."""
+    """Return the error for an unsupported constraint."""
     names = {
         "FOREIGN": "REFERENCES of several tables",
         "EXCLUSION": "EXCLUDE",
@@ -217,7 +217,7 @@ def refused(kind: str) -> FeatureNotSupported:
 
 
 def table_constraint(raw: RawNode) -> tuple[str, ...] | Unique:
-    """Return the columns of PRIMARY KEY, or UNIQUE. Raises FeatureNotSupported for others."""
+    """Return PRIMARY KEY as its columns, UNIQUE as ``Unique``. Raises FeatureNotSupported."""
     kind = raw.take("contype").removeprefix("CONSTR_")
     name, columns = raw.take("conname"), raw.names("keys")
     found: tuple[str, ...] | Unique
@@ -246,7 +246,7 @@ def _key_options(raw: RawNode, what: str) -> None:
     if raw.take("options"):
         raise not_supported(f"{what} ... WITH")
     if what == "PRIMARY KEY":
-        raw.ignore("including")  # columns that an index holds beside its key
+        raw.ignore("including")  # non-key columns of the index
     elif raw.take("including"):
         raise not_supported(f"{what} ... INCLUDE")
 
@@ -267,7 +267,7 @@ def _generation(raw: RawNode, source: Source) -> Generation:
 
 
 def _references(raw: RawNode) -> RangeVar:
-    """Read REFERENCES; clauses with actions of their own are refused."""
+    """Read REFERENCES; clauses for MATCH, ON UPDATE and ON DELETE are refused."""
     raw.ignore("pk_attrs", "is_enforced", "initially_valid")
     for field, (plain, clause) in _FOREIGN_KEY.items():
         if raw.take(field) != plain:
@@ -275,29 +275,29 @@ def _references(raw: RawNode) -> RangeVar:
     return relation(raw, "pktable")
 
 
-# Read DEFAULT: a constant, which keeps its text, or the time of a statement.
+# Read DEFAULT: a constant, kept as text, or the current time.
 
 NOW: Final = "now()"
 CURRENT_DATE: Final = "CURRENT_DATE"
 LOCALTIMESTAMP: Final = "LOCALTIMESTAMP"
 TIMES: Final = frozenset({NOW, CURRENT_DATE, LOCALTIMESTAMP})
-"""Defaults that are no constants: the time of the transaction that writes rows."""
+"""Defaults that are not constants: the time of the transaction that writes rows."""
 _TIME_OF: Final = {
     "SVFOP_CURRENT_TIMESTAMP": NOW,
     "SVFOP_CURRENT_DATE": CURRENT_DATE,
     "SVFOP_LOCALTIMESTAMP": LOCALTIMESTAMP,
 }
 NEXTVAL: Final = "nextval()"
-"""The default of a serial or identity column: the next value of its sequence, which the node's
-catalog knows. No other default is written so."""
+"""The default of a serial or identity column: the next value of its sequence. The node's catalog
+knows the sequence; a default written by a user never has this text."""
 _NO_CALL: Final = {"funcformat", "location"}
-"""The fields of a call without arguments, beside its name."""
+"""The fields that the call of a function without arguments may have besides its name."""
 BOOLEANS: Final = {"true": "t", "false": "f"}
-"""Words that are defaults, and their values."""
+"""The default of a boolean as SQL writes it -> its value in PostgreSQL's text format."""
 
 
 def default_constant(node: Json) -> str | None:
-    """Return the constant, None for DEFAULT NULL. Raises FeatureNotSupported."""
+    """Return the default constant; None for DEFAULT NULL. Raises FeatureNotSupported."""
     match node:
         case {"A_Const": fields}:
             value = constant(node)

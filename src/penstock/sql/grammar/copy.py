@@ -38,8 +38,8 @@ from penstock.sql.grammar.source import Source
 class Copy(Statement):
     """COPY relation [(columns)] TO STDOUT, COPY (query) TO STDOUT, with options as DefElems.
 
-    ``options``: old forms too, such as ``BINARY`` as ``format = binary``. A list (force_quote) is a
-    text of names with commas between them.
+    ``options``: the old syntax is included: ``BINARY`` becomes ``format = binary``. A list
+    (force_quote) is one string of names separated by commas.
     """
 
     relation: RangeVar | None
@@ -66,8 +66,8 @@ def _copy(raw: RawNode, _source: Source) -> Copy:
 
 
 # The queries by which a subscriber copies a table (tablesync.c, copy_table): ``SELECT columns FROM
-# [ONLY] table [WHERE condition]``. A column may be read as text: by ``column::text``, or by the
-# expression with which a node asks for the output function's text (``pgtypes.varlena``).
+# [ONLY] table [WHERE condition]``. A column may be read as text: with ``column::text``, or with the
+# expression by which another node asks for the output function's text (``pgtypes.varlena``).
 
 _COLUMN: Final = ColumnRef(("c",))
 
@@ -82,7 +82,7 @@ class CopyForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CopyTarget:
-    """An item of the list. ``name``: the column's name."""
+    """An item of the SELECT list. ``name``: the column's name."""
 
     name: str
     form: CopyForm = CopyForm.VALUE
@@ -95,7 +95,7 @@ class CopyTarget:
 
 @dataclass(frozen=True, slots=True)
 class CopyQuery:
-    """``columns`` None: ``*``. ``where`` None: all rows."""
+    """The query of a table copy. ``columns`` None: ``*``. ``where`` None: all rows."""
 
     relation: RangeVar
     columns: tuple[CopyTarget, ...] | None
@@ -118,7 +118,7 @@ def copy_query(query: SelectStmt) -> CopyQuery | None:
 
 
 def _target(target: ResTarget) -> CopyTarget | None:
-    """Return an item of the list, None if it has another form."""
+    """Return an item of the SELECT list; None if it has another form."""
     columns = [node for node in nodes_of(target.value) if isinstance(node, ColumnRef)]
     if target.name is not None or not columns or len(columns[0].fields) > 1:
         return None
@@ -133,7 +133,7 @@ def _target(target: ResTarget) -> CopyTarget | None:
 
 @functools.cache
 def _forms() -> dict[Expression, CopyForm]:
-    """Return the expressions of the forms for a column ``c``."""
+    """Return the expression of each form, for a column ``c``."""
     return {
         _COLUMN: CopyForm.VALUE,
         parse_expression("c::text"): CopyForm.CAST,

@@ -1,8 +1,8 @@
 """PostgreSQL 18's own grammar, by libpg_query. Only this file imports postgast, which ships it.
 
-It returns PostgreSQL's raw parse tree in its JSON form: dicts by the names of parsenodes.h, without
-fields that are zero; or it raises PostgreSQL's syntax error. postgast's own functions give
-Protobuf, which we do not use because its readers end at 100 levels.
+libpg_query returns PostgreSQL's raw parse tree as JSON: dicts with the names of parsenodes.h,
+without fields that are zero. This file raises PostgreSQL's syntax errors. postgast's own functions
+return Protobuf, which we do not use because its readers allow only 100 levels.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from penstock.sql.text.limits import limited_depth
 from penstock.sqlstate import CharacterNotInRepertoire, StatementTooComplex
 
 _MAX_CHAIN: Final = 2_000
-"""The most tokens of an expression whose nodes may lie above one another.
+"""The most tokens of an expression that may nest in one another in the tree.
 
-The parser builds chains such as ``1 + 1 + ...`` without bounds, and the code that prints them runs
-on the thread's stack.
+The parser builds chains such as ``1 + 1 + ...`` of any length, and the code that prints them
+recurses, so a longer chain could overflow the thread's stack.
 """
 _OPENING: Final = frozenset({Token.ASCII_40, Token.ASCII_91})
 _CLOSING: Final = frozenset({Token.ASCII_41, Token.ASCII_93})
 _SIDE_BY_SIDE: Final = frozenset({Token.ASCII_44, Token.ASCII_59, Token.AND, Token.OR})
-"""Tokens whose operands lie side by side in one list, as those of AND and OR do."""
+"""Tokens whose operands are siblings in one list and do not deepen the tree, such as AND."""
 _LEFT_DEEP: Final = frozenset({Token.JOIN, Token.UNION, Token.INTERSECT, Token.EXCEPT})
 _COMMENTS: Final = frozenset({Token.SQL_COMMENT, Token.C_COMMENT})
 _MEMORY: Final = "memory exhausted"
@@ -74,7 +74,7 @@ _MORE: Final[tuple[tuple[str, str, str | None, str | None], ...]] = (
     ("invalid Unicode escape$", "22025", None, r"Unicode escapes must be \uXXXX or \UXXXXXXXX."),
     ("invalid byte sequence", "22021", None, None),
 )
-"""Beginnings of errors of gram.y and scan.l that have another SQLSTATE, a detail or a hint."""
+"""Beginnings of messages of gram.y and scan.l, with their SQLSTATE, detail and hint."""
 
 _library: Final = native.lib
 _library.pg_query_parse.argtypes = [c_char_p]
@@ -82,7 +82,7 @@ _library.pg_query_parse.restype = native.PgQueryParseResult
 
 
 class ScanToken(NamedTuple):
-    """A token. ``kind``: a number of ``Token``; places count bytes."""
+    """A token. ``kind``: a number of ``Token``; ``start`` and ``end`` count bytes."""
 
     kind: int
     start: int
@@ -91,7 +91,7 @@ class ScanToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A text and its ``tokens``, without comments. ``text``: of the same length, for the parser."""
+    """A text and its ``tokens``. Comments are blanks in ``text``, so byte offsets stay the same."""
 
     text: str
     tokens: Sequence[ScanToken]
@@ -100,7 +100,7 @@ class Scanned:
 def parse_tree(text: str) -> list[dict[str, Any]]:
     """Return the statements of a query string, each a dict of one node (RawStmt.stmt).
 
-    Raises SqlSyntaxError (42601), PenstockError (54001) if it is nested too deeply.
+    Raises SqlSyntaxError (42601); PenstockError (54001) if a statement is nested too deeply.
     """
     return [statement["stmt"] for statement in parse_scanned(scan(text))]
 
@@ -108,9 +108,9 @@ def parse_tree(text: str) -> list[dict[str, Any]]:
 def scan(text: str) -> Scanned:
     """Cut a text into tokens as PostgreSQL's scanner does. Raises PenstockError (22021).
 
-    If a token cannot be read there are none: the text has no tree then, and the parser reports the
-    error, which may be an earlier one. Comments become blanks, because libpg_query does not notice
-    behind a comment that a string continues on the next line.
+    If one token cannot be read, no tokens are returned: the parser will reject the text, and
+    perhaps for an earlier error. Comments become blanks, because libpg_query does not see that a
+    string continues on the next line if a comment stands between its parts.
     """
     data = _encoded(text)
     try:
@@ -146,7 +146,7 @@ def parse_scanned(scanned: Scanned) -> list[dict[str, Any]]:
 
 
 def _check_parameters(scanned: Scanned) -> None:
-    """Refuse ``$1a``, which libpg_query's scanner takes for a parameter and a name."""
+    """Refuse ``$1a``, which libpg_query's scanner would read as a parameter and a name."""
     for number, (token, after) in enumerate(pairwise(scanned.tokens)):
         if token.kind != Token.PARAM or token.end != after.start:
             continue
@@ -174,7 +174,7 @@ def _encoded(text: str) -> bytes:
 def _error(message: str, in_unicode: bool) -> PenstockError:
     """Return the parser's error with the fields that libpg_query leaves out.
 
-    ``in_unicode``: it is about a U&'...' string.
+    ``in_unicode``: the error is about a U&'...' string.
     """
     if message.startswith(_MEMORY):
         return _too_deep()
@@ -188,7 +188,7 @@ def _error(message: str, in_unicode: bool) -> PenstockError:
 
 
 def _masked(message: str, text: str) -> str:
-    """Hide a string in an error's message: it may hold a password (law 9)."""
+    """Hide the text that a syntax error quotes if it may be a password."""
     place = _NEAR.fullmatch(message)
     if place is None:
         return message
@@ -197,7 +197,7 @@ def _masked(message: str, text: str) -> str:
 
 
 def _near(source: str) -> str:
-    """Return a piece of source as a message may show it: a string may hold a password (law 9)."""
+    """Return a piece of SQL text for a message; hide it if it may hold a password."""
     return "'***'" if re.search(r"pass(word|file)|://", source, re.IGNORECASE) else source
 
 

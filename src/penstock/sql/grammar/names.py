@@ -16,8 +16,8 @@ from penstock.sql.grammar.source import Source
 
 Reader = Callable[[RawNode, Source], Statement]
 Readers = dict[str, Reader]
-"""Readers by the node's kind, such as ``CopyStmt``. If a kind serves several kinds of object, its
-object follows, as in ``DropStmt OBJECT_TABLE``."""
+"""Readers by the node's kind, such as ``CopyStmt``. If a node serves several kinds of object, the
+kind of object is added, as in ``DropStmt OBJECT_TABLE``."""
 
 HINT: Final = (
     "Penstock knows the statements for subscriptions, publications, roles and tables of the lake, "
@@ -34,7 +34,7 @@ _MAX_PARTS: Final = 3
 
 
 def not_supported(what: str) -> FeatureNotSupported:
-    """Return the error for a form that PostgreSQL has and Penstock does not."""
+    """Return the error for syntax that PostgreSQL has and Penstock does not."""
     return FeatureNotSupported(f"{what} is not supported", hint=HINT)
 
 
@@ -119,7 +119,7 @@ def def_elems(raw: RawNode, name: str = "options") -> list[tuple[str, Json | Non
 
 
 def option_text(node: Json) -> str | int:
-    """Return a value as defGetString does, but an integer as int."""
+    """Return an option's value as defGetString does, except that an integer stays an int."""
     ((kind, fields),) = node.items()
     match kind:
         case "Integer":
@@ -141,7 +141,7 @@ def option_text(node: Json) -> str | int:
 
 
 def constant(node: Json) -> str | int | bool | None:
-    """Return the value of an A_Const: a float is its text. Raises FeatureNotSupported."""
+    """Return the value of an A_Const; a float is returned as text. Raises FeatureNotSupported."""
     raw = RawNode.of(node)
     if raw.kind != "A_Const":
         raise not_supported("an expression in place of a constant")

@@ -1,8 +1,8 @@
 """Queries, changes of rows and their expressions as they were written (parsenodes.h).
 
-``raw_statements`` reads the grammar's tree into these frozen nodes with PostgreSQL's names. Nothing
-is looked up: a name may or may not be a column, a literal has no type yet. The analysis
-(``penstock.sql.typed``) makes typed trees of them.
+``raw_statements`` reads the grammar's tree into these frozen nodes, which have PostgreSQL's names.
+Nothing is looked up: a name may or may not be a column, and a literal has no type yet. The analysis
+(``penstock.sql.typed``) turns these nodes into typed trees.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RoleKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RoleSpec:
-    """A role's name, or a word for one; ``name`` is empty unless ``kind`` is NAME."""
+    """A role's name, or a word such as CURRENT_USER; ``name`` is empty unless ``kind`` is NAME."""
 
     name: str = ""
     kind: RoleKind = RoleKind.NAME
@@ -51,7 +51,7 @@ class DefElem:
     """One option as written: ``name``, ``name = value`` (DefElem).
 
     ``arg``: None without a value, int for an integer, else the text that PostgreSQL's defGetString
-    would give. Names and unquoted words are folded to lower case.
+    returns. Names and unquoted words are folded to lower case.
     """
 
     name: str
@@ -60,7 +60,7 @@ class DefElem:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Any statement. ``notices``: texts of NOTICEs (42622) from parsing."""
+    """Any statement. ``notices``: NOTICEs (42622) that parsing raised."""
 
     notices: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
 
@@ -95,7 +95,7 @@ class ParamRef(Expression):
 
 @dataclass(frozen=True, slots=True)
 class ParamValue(Expression):
-    """A parameter that Bind has given its value (ParamExternData). ``text``: None for NULL."""
+    """A parameter with the value from Bind (ParamExternData). ``text``: None for NULL."""
 
     type_oid: int
     text: str | None
@@ -140,7 +140,7 @@ class AExprKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AExpr(Expression):
-    """An operator. ``left`` None: a prefix operator. IN and BETWEEN have a list at the right."""
+    """An operator. ``left`` None: a prefix operator. For IN and BETWEEN ``right`` is a list."""
 
     kind: AExprKind
     operator: str
@@ -158,7 +158,7 @@ class BoolOp(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ABool(Expression):
-    """AND and OR of two or more, NOT of one."""
+    """AND and OR of two or more operands, NOT of one."""
 
     operator: BoolOp
     arguments: tuple[Expression, ...]
@@ -174,7 +174,7 @@ class ANullTest(Expression):
 
 @dataclass(frozen=True, slots=True)
 class ABooleanTest(Expression):
-    """``argument IS [NOT] TRUE | FALSE | UNKNOWN``; ``test``: the words behind IS."""
+    """``argument IS [NOT] TRUE | FALSE | UNKNOWN``; ``test``: the words after IS."""
 
     argument: Expression
     test: str
@@ -207,8 +207,8 @@ class SortBy:
 
 @dataclass(frozen=True, slots=True)
 class WindowDef:
-    """A window. ``name``: of WINDOW, or of OVER name. ``refname``: in OVER (name ...). ``frame``:
-    bits of FRAMEOPTION (parsenodes.h)."""
+    """A window. ``name``: the name in WINDOW, or in OVER name. ``refname``: the name in
+    OVER (name ...). ``frame``: FRAMEOPTION bits (parsenodes.h)."""
 
     name: str | None
     refname: str | None
@@ -221,7 +221,7 @@ class WindowDef:
 
 @dataclass(frozen=True, slots=True)
 class FuncCall(Expression):
-    """``name(arguments)``. ``sql_syntax``: written with words of its own, as EXTRACT(x FROM y).
+    """``name(arguments)``. ``sql_syntax``: the call has SQL's own syntax: EXTRACT(x FROM y).
     ``star``: ``count(*)``. The other fields are for aggregates and window functions."""
 
     name: tuple[str, ...]
@@ -301,7 +301,7 @@ class Indirection(Expression):
     """``argument[...]``, ``(argument).field``.
 
     ``slice``: a subscript has a colon. ``field``: the first field, "" if there are only subscripts.
-    ``steps``: all subscripts and fields, except for slices.
+    ``steps``: all subscripts and fields in order, without slices.
     """
 
     argument: Expression
@@ -360,7 +360,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class RangeTable:
-    """A table, or a query of WITH, by its name."""
+    """A table or a WITH query in FROM, by its name."""
 
     relation: RangeVar
     alias: Alias | None = None
@@ -395,7 +395,7 @@ class JoinType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JoinExpr:
-    """A JOIN. CROSS JOIN is an inner one without a condition."""
+    """A JOIN. CROSS JOIN is an inner join without a condition."""
 
     type: JoinType
     left: FromItem
@@ -428,7 +428,7 @@ class CommonTableExpr:
 
 @dataclass(frozen=True, slots=True)
 class SelectStmt:
-    """SELECT, VALUES, TABLE, or two of them joined by ``operation``.
+    """SELECT, VALUES, TABLE, or two such queries combined by ``operation``.
 
     ``distinct`` None: all rows; (): DISTINCT; expressions: DISTINCT ON.
     """
@@ -452,7 +452,7 @@ class SelectStmt:
 
 
 class Overriding(Enum):
-    """OverridingKind: the treatment of values for identity columns."""
+    """OverridingKind: what to do with values for identity columns."""
 
     NOT_SET = "OVERRIDING_NOT_SET"
     USER_VALUE = "OVERRIDING_USER_VALUE"
@@ -471,7 +471,7 @@ class InsertStmt:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStmt:
-    """UPDATE. ``targets``: columns with their values."""
+    """UPDATE. ``targets``: the columns with their new values."""
 
     relation: RangeVar
     alias: Alias | None
@@ -494,7 +494,7 @@ PreparableStmt = SelectStmt | RowStmt
 
 
 def nodes_of(tree: Any) -> Iterator[Any]:
-    """Yield every node of a tree, itself included (raw_expression_tree_walker)."""
+    """Yield every node of a tree, the root included (raw_expression_tree_walker)."""
     if isinstance(tree, tuple):
         for item in tree:
             yield from nodes_of(item)
@@ -505,8 +505,8 @@ def nodes_of(tree: Any) -> Iterator[Any]:
 
 
 def mutated(tree: Any, change: Callable[[Expression], Expression | None]) -> Any:
-    """Return a tree with other expressions in it (expression_tree_mutator). ``change`` returns the
-    expression to put in place of another one, or None to look into that one."""
+    """Return the tree with expressions replaced (expression_tree_mutator). ``change`` returns the
+    replacement of an expression, or None to keep it and change the expressions below it."""
     if isinstance(tree, tuple):
         items = tuple(mutated(item, change) for item in tree)
         return tree if all(map(operator.is_, items, tree)) else items

@@ -1,8 +1,8 @@
-"""SQL text to statements (parser.c, raw_parser), by PostgreSQL 18's own grammar.
+"""Parse SQL text into statements with PostgreSQL 18's own grammar (parser.c, raw_parser).
 
 A text with one or several statements becomes frozen statements in order. Commands that PostgreSQL
-has and Penstock lacks raise FeatureNotSupported (0A000), which names them; anything else raises
-PostgreSQL's syntax error (42601).
+has and Penstock does not have raise FeatureNotSupported (0A000), which names the command. Text that
+PostgreSQL cannot parse raises PostgreSQL's syntax error (42601).
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ from penstock.sql.grammar.subscription import AlterSubscriptionRefreshTables
 # Parse forms that PostgreSQL's grammar lacks: REPLICA IDENTITY USING KEY (columns) of ALTER TABLE,
 # and ALTER SUBSCRIPTION name REFRESH TABLE tables.
 #
-# PostgreSQL's scanner cuts the text. The result is a text of the same length that PostgreSQL's
-# parser takes, with instructions for its nodes. There a similar form of PostgreSQL's stands for
-# each form of ours. PostgreSQL's parser reads everything around it, so a statement is read whole or
-# is a syntax error.
+# In the rewritten text, which has the same length, a similar form that PostgreSQL's parser accepts
+# stands in place of each form of ours; ``Extensions`` notes what it stands for. PostgreSQL's parser
+# reads the rest of the statement, so a mistake there is a syntax error as usual.
 
 _KEY: Final = (Token.REPLICA, Token.IDENTITY_P, Token.USING, Token.KEY, Token.ASCII_40)
 _NOTHING: Final = (Token.REPLICA, Token.IDENTITY_P, Token.NOTHING)
@@ -48,18 +47,18 @@ _ENDS: Final = (Token.ASCII_40, Token.ASCII_59)
 
 @dataclass
 class Extensions:
-    """Our own forms in a text.
+    """The forms in a text that only Penstock has.
 
-    ``keys``: for each REPLICA IDENTITY NOTHING of the rewritten text, in order, the columns of the
-    USING KEY for which it stands, or None. ``refreshed``: subscriptions, by the place where the
-    statement begins.
+    ``keys``: for each REPLICA IDENTITY NOTHING of the rewritten text, in order: the columns if it
+    stands for USING KEY, else None. ``refreshed``: the subscriptions of REFRESH TABLE, by the
+    statement's byte offset.
     """
 
     keys: list[list[Json] | None] = field(default_factory=list)
     refreshed: dict[int, str] = field(default_factory=dict)
 
     def restore(self, node: dict[str, Any], source: Source) -> Json:
-        """Return a statement with our nodes, in place of the nodes that stood for them."""
+        """Put our own nodes back into a statement, in place of the nodes that stood for them."""
         name = self.refreshed.get(source.tokens[0].start)
         if name is not None:
             if source.tokens[-1].kind == Token.RESTRICT and _is_behavior(source):
@@ -75,7 +74,7 @@ class Extensions:
 
 
 def rewrite(scanned: Scanned) -> tuple[Scanned, Extensions]:
-    """Return a text that PostgreSQL's parser takes. Raises SqlSyntaxError for columns and names."""
+    """Return a text that PostgreSQL's parser accepts. Raises SqlSyntaxError within our forms."""
     found, tokens = Extensions(), scanned.tokens
     kinds = tuple(token.kind for token in tokens)
     if Token.KEY not in kinds and Token.REFRESH not in kinds:
@@ -100,7 +99,7 @@ def rewrite(scanned: Scanned) -> tuple[Scanned, Extensions]:
 
 
 def _closing(kinds: Sequence[int], start: int) -> int | None:
-    """Return the parenthesis that ends a list of names; None if something else comes before it."""
+    """Return the token ")" that ends a list of names; None if the list has other tokens."""
     for at in range(start, len(kinds)):
         if kinds[at] == Token.ASCII_41:
             return at
@@ -114,7 +113,7 @@ def _replace(data: bytearray, start: int, end: int, by: bytes) -> None:
 
 
 def _is_behavior(source: Source) -> bool:
-    """Tell whether the last word, RESTRICT, comes after a name and is therefore no name itself."""
+    """Tell whether the last word, RESTRICT, follows a name, so that it is not a name itself."""
     before = source.tokens[-2].kind
     return before not in (Token.ASCII_44, Token.ASCII_46, Token.TABLE)
 
@@ -153,7 +152,7 @@ _OBJECTS: Final = {
     "DropStmt": "removeType",
     "RenameStmt": "renameType",
 }
-"""Statements about objects of any kind, and the field that holds the kind."""
+"""Statements that serve several kinds of object, and the field that holds the kind of object."""
 _CHANGES: Final = {
     "AlterObjectSchemaStmt": "SET SCHEMA",
     "AlterOwnerStmt": "OWNER TO",
@@ -167,14 +166,14 @@ _OTHERS: Final = {
     "DropUserMappingStmt": "DROP USER MAPPING",
 }
 _VERBS: Final = ("create", "alter", "drop", "set")
-"""Words that name a statement only together with the next one."""
+"""Words that name a statement only together with the next word."""
 
 
 def parse(text: str) -> Statement:
     """Parse one statement; a semicolon may end it.
 
-    Raises SqlSyntaxError, FeatureNotSupported; also SqlSyntaxError if there is no statement, or
-    more than one (as PostgreSQL's extended query protocol does).
+    Raises FeatureNotSupported, SqlSyntaxError. No statement, or more than one, is a syntax error,
+    as in PostgreSQL's extended query protocol.
     """
     statements = parse_script(text)
     if not statements:
@@ -185,7 +184,7 @@ def parse(text: str) -> Statement:
 
 
 def parse_script(text: str) -> list[Statement]:
-    """Parse all statements of a text, separated by semicolons; the first mistake raises."""
+    """Parse all statements of a text, separated by semicolons; raise the first error."""
     return [_statement(node, source) for node, source in _parsed(text)]
 
 
@@ -230,7 +229,7 @@ def _statement(node: Json, source: Source) -> Statement:
 
 
 def _name(kind: str, source: Source) -> str:
-    """Return the statement's name for a refusal."""
+    """Return the statement's name for the error that refuses it."""
     if kind in _OTHERS:
         return _OTHERS[kind]
     words = [source.word(number) for number in range(4)]

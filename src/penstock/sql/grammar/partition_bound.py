@@ -1,7 +1,7 @@
 """Bounds of partitions (gram.y, PartitionBoundSpec; ruleutils.c, get_rule_expr of it).
 
-A ``PartitionBound`` is read from a raw node, or from the text that the catalog keeps; its ``str``
-is that text. The caller routes rows to partitions.
+A ``PartitionBound`` is read from a raw node, or from the text in the catalog; ``str`` prints this
+text again. Routing rows to partitions is left to the caller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Datum = str | None
 
 
 class Limit(Enum):
-    """An end of a range that is no value."""
+    """MINVALUE or MAXVALUE, as an end of a range."""
 
     MINVALUE = "MINVALUE"
     MAXVALUE = "MAXVALUE"
@@ -42,7 +42,7 @@ _STRATEGIES: Final = {"l": Strategy.LIST, "r": Strategy.RANGE, "h": Strategy.HAS
 
 @dataclass(frozen=True, slots=True)
 class PartitionBound:
-    """A bound. ``values``: of a list; ``lower``, ``upper``: of a range; numbers: of a hash."""
+    """A bound: ``values`` of a list, ``lower`` and ``upper`` of a range, or numbers of a hash."""
 
     strategy: Strategy
     values: tuple[Datum, ...] = ()
@@ -65,7 +65,7 @@ class PartitionBound:
 
 
 def parse_partition_bound(text: str) -> PartitionBound:
-    """Parse a bound that ``str`` has printed. Raises SqlSyntaxError."""
+    """Parse a bound that was printed by ``str``. Raises SqlSyntaxError."""
     match parse_tree(f"CREATE TABLE t PARTITION OF p {text}"):
         case [{"CreateStmt": {"partbound": fields}}]:
             return partition_bound(fields)
@@ -73,12 +73,12 @@ def parse_partition_bound(text: str) -> PartitionBound:
 
 
 def strategy_of(partition_key: str) -> Strategy:
-    """Return the strategy in PARTITION BY as the catalog keeps it: ``RANGE (a)``."""
+    """Return the strategy of a partition key in the catalog's form, such as ``RANGE (a)``."""
     return Strategy(partition_key.split(" ", 1)[0].lower())
 
 
 def key_columns(partition_key: str) -> tuple[str, ...]:
-    """Return the columns in PARTITION BY as the catalog keeps it."""
+    """Return the columns of a partition key in the catalog's form."""
     inside = partition_key[partition_key.index("(") + 1 : -1]
     found, at = [], 0
     while at < len(inside):

@@ -1,6 +1,6 @@
 """Statements about publications (parsenodes.h, CreatePublicationStmt and its neighbours).
 
-A row filter is kept as its source text, which the row filter compiler reads.
+A row filter is kept as SQL text, which the row filter compiler parses.
 """
 
 from __future__ import annotations

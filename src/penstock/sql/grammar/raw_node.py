@@ -1,7 +1,7 @@
 """A node of the raw parse tree; every field of it is read or refused.
 
 Readers take the fields of the node's JSON one by one. A field that nobody has read is a clause that
-would be lost, so ``done`` refuses it by name. Places in the text have no meaning and are ignored.
+would be lost, so ``done`` refuses it by name. Locations in the text are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLACES: Final = frozenset(
 
 
 class RawNode:
-    """A node. ``kind``: as in parsenodes.h, such as ``SelectStmt``; ``place``: in the text."""
+    """A node. ``kind``: its type in parsenodes.h, such as ``SelectStmt``; ``place``: location."""
 
     def __init__(self, kind: str, fields: Json) -> None:
         self.kind = kind
@@ -36,7 +36,7 @@ class RawNode:
 
     @classmethod
     def of(cls, node: Json) -> RawNode:
-        """Make a node of a dict with one key, the node's kind."""
+        """Make a node from a dict whose only key is the node's kind."""
         ((kind, fields),) = node.items()
         return cls(kind, fields)
 
@@ -64,7 +64,7 @@ class RawNode:
             self._fields.pop(name, None)
 
     def expect(self, name: str, *values: object) -> None:
-        """Take a field that may only have these values. Raises FeatureNotSupported."""
+        """Take a field, which must have one of these values. Raises FeatureNotSupported."""
         value = self.take(name)
         if value not in values:
             raise FeatureNotSupported(f"{self.kind} with {name} {value} is not supported")

@@ -1,7 +1,7 @@
-"""Queries and changes of rows: the raw parse tree to the nodes of ``parsenodes``.
+"""Read queries, INSERT, UPDATE and DELETE from the raw parse tree into nodes of ``parsenodes``.
 
-Every clause of a statement is in its frozen node, or is refused by its name (0A000). A text that
-PostgreSQL's grammar does not take raises 42601.
+Every clause of a statement is kept in its frozen node, or is refused by name (0A000). Text that
+PostgreSQL's grammar rejects raises 42601.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class QueryStatement(Statement):
 
     @property
     def tag(self) -> str:
-        """The statement's command tag, without numbers (CreateCommandTag)."""
+        """The statement's command tag, without row counts (CreateCommandTag)."""
         return _TAGS[type(self.query)]
 
 
@@ -219,7 +219,7 @@ _REFUSED: Final = {
     "MergeSupportFunc": "MERGE_ACTION",
     "XmlExpr": "an expression of SQL/XML",
 }
-"""Refused kinds of nodes, as users write them."""
+"""Kinds of nodes that are refused, with the SQL words for them."""
 _CATALOG: Final = "pg_catalog"
 
 
@@ -242,12 +242,12 @@ def _all(nodes: object) -> tuple[Expression, ...]:
 
 
 def _optional(node: Json | None) -> Expression | None:
-    """Read a node, None if there is none."""
+    """Read a node; None if the field is missing."""
     return None if node is None else read_expression(node)
 
 
 def _required(node: Json | None) -> Expression:
-    """Read a node that the grammar always gives."""
+    """Read a node that the grammar always sets."""
     if node is None:
         raise FeatureNotSupported("an expression without an operand is not supported")
     return read_expression(node)
@@ -305,7 +305,7 @@ def _typmods(raw: RawNode) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-# One reader a kind
+# One reader for each kind of node
 
 
 def _const(raw: RawNode) -> Expression:
@@ -453,7 +453,7 @@ def _call(raw: RawNode) -> Expression:
 
 
 def _number(text: str) -> AConst:
-    """Return a number that does not fit an int4, or has a fraction."""
+    """Return the constant of a number that does not fit into an int4, or has a fraction."""
     if len(text) > MAX_DIGITS:
         raise FeatureNotSupported(f"numbers of more than {MAX_DIGITS} digits are not supported")
     return AConst(ConstKind.FLOAT, text.replace("_", ""))
@@ -485,7 +485,7 @@ _READERS: Final[dict[str, Callable[[RawNode], Expression]]] = {
 
 def _select(raw: RawNode) -> SelectStmt:
     raw.expect("limitOption", "LIMIT_OPTION_DEFAULT", "LIMIT_OPTION_COUNT")
-    raw.ignore("groupDistinct")  # of grouping sets, which are refused elsewhere
+    raw.ignore("groupDistinct")  # for grouping sets only, which are refused elsewhere
     left, right = raw.node("larg"), raw.node("rarg")
     found = SelectStmt(
         targets=tuple(_target(node) for node in raw.nodes("targetList")),
@@ -683,12 +683,12 @@ def _delete(raw: RawNode) -> DeleteStmt:
     return found
 
 
-# Expressions outside of queries: row filters, generated columns. The analysis decides which
-# expressions a clause allows.
+# Expressions outside of queries: row filters and generated columns. The analysis decides which
+# expressions they may use.
 
 _BEFORE: Final = "CREATE PUBLICATION p FOR TABLE t WHERE ("
 _AFTER: Final = "\n)"
-"""The text after the expression, on a line of its own: the expression may end with a comment."""
+"""The text after the expression, on a new line because the expression may end with a comment."""
 
 
 def parse_expression(text: str) -> Expression:
@@ -700,9 +700,9 @@ def parse_expression(text: str) -> Expression:
 
 
 def check_syntax(text: str) -> Json:
-    """Return the node of an expression, supported or not.
+    """Return the node of an expression, whether or not Penstock supports it.
 
-    The text is parsed between parentheses, as PostgreSQL parses it, so the errors are the same.
+    The text is parsed inside parentheses, as in PostgreSQL, so the syntax errors are the same.
     Raises SqlSyntaxError, PenstockError (54001).
     """
     try:
@@ -710,7 +710,7 @@ def check_syntax(text: str) -> Json:
     except SqlSyntaxError as error:
         if not error.message.endswith(f'{_AFTER}"'):
             raise
-        # The error shows a quote without an end up to the end of the parsed text.
+        # For an unterminated quote the message shows the rest of the text, our suffix included.
         raise SqlSyntaxError(error.message.removesuffix(f'{_AFTER}"') + '"') from None
     if where is None:
         raise SqlSyntaxError('syntax error at or near ")"')
@@ -718,7 +718,7 @@ def check_syntax(text: str) -> Json:
 
 
 def _where(statements: Sequence[Json]) -> Json | None:
-    """Return the WHERE of our statement; None if the text has ended the parenthesis."""
+    """Return the WHERE of our statement; None if the text itself closed our parenthesis."""
     match statements:
         case [
             {
@@ -740,7 +740,7 @@ def expression_of(node: Json) -> Expression:
 
 
 def without_parentheses(text: str) -> str:
-    """Drop two parentheses around the whole expression, as pg_get_expr with ``pretty``."""
+    """Drop the parentheses around a whole expression, as pg_get_expr does with ``pretty``."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     try:

@@ -1,7 +1,7 @@
 """Statements about roles and their privileges (parsenodes.h, CreateRoleStmt, GrantStmt).
 
-No statement shows a password in its repr (law 9). The only privilege is SELECT on tables; all
-others are refused by name (0A000).
+No statement shows a password in its repr. SELECT on tables is the only privilege; GRANT
+and REVOKE refuse any other privilege by name (0A000).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from penstock.sql.grammar.source import Source
 
 @dataclass(frozen=True, slots=True)
 class RoleOption:
-    """One option: ``name`` as PostgreSQL's DefElem has it (superuser, canlogin, password ...).
+    """One option. ``name``: that of PostgreSQL's DefElem (superuser, canlogin, password ...).
 
-    ``value``: bool, int, str, or None for PASSWORD NULL; "" for options that only have lists.
+    ``value``: bool, int or str; None for PASSWORD NULL; "" for an option with a list of roles.
     """
 
     name: str
@@ -37,7 +37,7 @@ class RoleOption:
 
 @dataclass(frozen=True, slots=True)
 class CreateRole(Statement):
-    """CREATE ROLE | USER | GROUP name [WITH] options; ``login``: the word's default."""
+    """CREATE ROLE | USER | GROUP name [WITH] options; ``login``: the default for this word."""
 
     name: str
     options: tuple[RoleOption, ...] = ()
@@ -100,7 +100,7 @@ def _options(raw: RawNode) -> tuple[RoleOption, ...]:
 
 
 def _value(argument: Json | None) -> bool | int | str | None:
-    """Return an option's value. None: PASSWORD NULL; "": a list of roles."""
+    """Return an option's value: None for PASSWORD NULL, "" for a list of roles."""
     match argument:
         case None:
             return None

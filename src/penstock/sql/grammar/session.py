@@ -1,7 +1,7 @@
 """Statements about a session and its transactions (parsenodes.h, VariableSetStmt and others).
 
-The session knows the parameters and their allowed values, and which statements a transaction block
-allows.
+This file only parses: the session checks the names and values of parameters, and which statements
+a transaction block allows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.sql.grammar.source import Source
 class SetVariable(Statement):
     """SET [SESSION | LOCAL] name {TO | =} values; ``values`` None means DEFAULT.
 
-    Forms with words of their own have the parameter's name: ``timezone`` (SET TIME ZONE),
-    ``client_encoding`` (NAMES), ``search_path`` (SCHEMA), ``role``, ``session_authorization``.
+    Special forms become the parameter's name: ``timezone`` (SET TIME ZONE), ``client_encoding``
+    (NAMES), ``search_path`` (SCHEMA), ``role``, ``session_authorization``.
     """
 
     name: str
@@ -30,7 +30,7 @@ class SetVariable(Statement):
 
     @property
     def text(self) -> str:
-        """Return the values as one text, as flatten_set_variable_args makes it of simple ones."""
+        """Return the values as one string, as flatten_set_variable_args does."""
         return ", ".join(str(value) for value in self.values or ())
 
 
@@ -50,7 +50,7 @@ class ShowVariable(Statement):
 
 @dataclass(frozen=True, slots=True)
 class TransactionModes:
-    """Modes as written, None for one not given. ``isolation``: ``repeatable read`` ..."""
+    """Modes as written; None for a mode not given. ``isolation``: ``repeatable read`` ..."""
 
     isolation: str | None = None
     read_only: bool | None = None
@@ -74,10 +74,10 @@ class TransactionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transaction(Statement):
-    """BEGIN, START TRANSACTION, COMMIT and END, ROLLBACK and ABORT; also the statements of
-    savepoints and of prepared transactions.
+    """BEGIN, START TRANSACTION, COMMIT and END, ROLLBACK and ABORT; also the statements for
+    savepoints and prepared transactions.
 
-    ``chain``: AND CHAIN. ``name``: of the savepoint or the prepared transaction.
+    ``chain``: AND CHAIN. ``name``: the savepoint's name, or the prepared transaction's gid.
     """
 
     kind: TransactionKind
@@ -145,7 +145,7 @@ _KINDS: Final = {
 
 
 def _set(raw: RawNode, _source: Source) -> Statement:
-    """Read SET and RESET in all forms; those with words of their own have the parameter's name."""
+    """Read SET and RESET in all forms; special forms become the parameter's name."""
     kind, name = raw.take("kind"), raw.take("name")
     local = bool(raw.take("is_local"))
     raw.ignore("jumble_args")
@@ -184,7 +184,7 @@ def _transaction(raw: RawNode, _source: Source) -> Transaction:
 
 
 def _modes(raw: RawNode, field: str) -> TransactionModes:
-    """Read a ``transaction_mode_list``; if a mode is repeated the last counts."""
+    """Read a ``transaction_mode_list``; if a mode is repeated, the last value counts."""
     modes: dict[str, Any] = {}
     for name, node in def_elems(raw, field):
         assert node is not None

@@ -1,7 +1,7 @@
-"""The text of statements, and pieces of it as they were written (scan.l).
+"""The text of a statement, and pieces of it as they were written (scan.l).
 
-PostgreSQL's scanner cuts the text, and nodes of the parse tree give places in it. This file returns
-the texts of queries and expressions that are kept, and the scanner's notices about names.
+The catalog keeps some queries and expressions as text. This file finds them in the statement by
+the locations in the parse tree. It also returns the scanner's notices about truncated names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME_DATA: Final = 64
 
 
 class Source:
-    """The text of one statement. ``tokens``: its own, without comments; places count bytes."""
+    """The text of one statement. ``tokens``: without comments; places are offsets in bytes."""
 
     def __init__(self, data: bytes, tokens: Sequence[ScanToken]) -> None:
         self._data = data
@@ -32,20 +32,20 @@ class Source:
         return self.between(len(self.tokens) - 1, len(self.tokens))
 
     def between(self, first: int, stop: int) -> str:
-        """Return the text of some tokens, with everything between them."""
+        """Return the text from token ``first`` up to, not including, token ``stop``."""
         if stop <= first:
             return ""
         return self._data[self.tokens[first].start : self.tokens[stop - 1].end].decode()
 
     def word(self, number: int) -> str:
-        """Return a token as it was written, in lower case; "" if there is none."""
+        """Return the token with this number, folded to lower case; "" if there is none."""
         if number >= len(self.tokens):
             return ""
         token = self.tokens[number]
         return fold(self._data[token.start : token.end].decode())
 
     def find(self, kind: int, place: int = 0) -> int:
-        """Return the first token of a kind outside of parentheses that begin after ``place``."""
+        """Return the first token of a kind after ``place``, outside of parentheses begun there."""
         depth = 0
         for number in range(bisect_left(self._starts, place), len(self.tokens)):
             here = self.tokens[number].kind
@@ -71,7 +71,7 @@ class Source:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """The texts of NOTICEs (42622) about names that were cut."""
+        """The messages of NOTICEs (42622) about truncated names."""
         long = (t for t in self.tokens if t.kind == Token.IDENT and t.end - t.start >= _NAME_DATA)
         found = (truncate(_name(self._data[token.start : token.end].decode())) for token in long)
         return tuple(notice for _, notice in found if notice)

@@ -1,6 +1,6 @@
 """Statements about subscriptions (parsenodes.h, CreateSubscriptionStmt and its neighbours).
 
-``parser`` makes the nodes of REFRESH TABLE, a form of ours. No statement shows a connection string
+REFRESH TABLE is Penstock's own; ``parser`` makes its nodes. No statement shows a connection string
 in its repr.
 """
 
@@ -82,7 +82,7 @@ class DropSubscription(Statement):
 
 @dataclass(frozen=True, slots=True)
 class AlterSubscriptionRefreshTables(Statement):
-    """ALTER SUBSCRIPTION name REFRESH TABLE table [, ...]; a form of ours."""
+    """ALTER SUBSCRIPTION name REFRESH TABLE table [, ...]; PostgreSQL does not have it."""
 
     name: str
     tables: tuple[RangeVar, ...]

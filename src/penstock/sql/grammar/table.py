@@ -44,17 +44,17 @@ class PartitionSpec:
     columns: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Print it as the catalog keeps it: ``RANGE (a, b)`` (pg_get_partkeydef)."""
+        """Print the key in the catalog's form: ``RANGE (a, b)`` (pg_get_partkeydef)."""
         return f"{self.strategy.name} ({', '.join(map(quote_identifier, self.columns))})"
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTable(Statement):
-    """CREATE TABLE. ``primary_keys``, ``uniques``: table constraints of these kinds, in order.
+    """CREATE TABLE. ``primary_keys``, ``uniques``: the table constraints, in order.
 
-    ``parent`` and ``bound``: of PARTITION OF, which takes its columns from the parent, with
-    ``defaults`` of its own. ``like``: a table whose columns come behind the first ``like_at``.
-    ``storage``: parameters of WITH (...), which mean nothing to a Delta table.
+    ``parent``, ``bound``: for PARTITION OF, whose columns are the parent's; ``defaults``: its own
+    column defaults. ``like``: the table of LIKE; its columns come after the first ``like_at``
+    columns. ``storage``: parameters of WITH (...), which have no effect on a Delta table.
     """
 
     relation: RangeVar
@@ -102,7 +102,7 @@ class Truncate(Statement):
 
 @dataclass(frozen=True, slots=True)
 class CreateSchema(Statement):
-    """CREATE SCHEMA [IF NOT EXISTS] [name] [AUTHORIZATION owner]; by default the owner's name."""
+    """CREATE SCHEMA [IF NOT EXISTS] [name] [AUTHORIZATION owner]; name defaults to the owner's."""
 
     name: str | None
     owner: RoleSpec | None = None
@@ -120,7 +120,7 @@ class DropSchema(Statement):
 
 @dataclass
 class _Elements:
-    """Columns, keys of table constraints, and LIKE with the number of columns before it."""
+    """Columns, the keys of table constraints, and LIKE with the number of columns before LIKE."""
 
     columns: list[ColumnDef] = field(default_factory=list)
     keys: list[tuple[str, ...]] = field(default_factory=list)
@@ -161,7 +161,7 @@ def _create(raw: RawNode, source: Source) -> CreateTable:
 
 
 def _storage_parameter(option: DefElem) -> tuple[str, str]:
-    """Return a parameter that PostgreSQL has for heaps; others are refused."""
+    """Return a storage parameter that PostgreSQL has for heap tables; refuse any other."""
     if option.name not in _STORAGE:
         raise not_supported(f"WITH ({option.name})")
     return option.name, str(option.arg)
@@ -192,7 +192,7 @@ def _like(raw: RawNode) -> RangeVar:
 
 
 def _partition_default(node: Json) -> tuple[str, str | None]:
-    """Return a column with a default of its own."""
+    """Return a partition's column and its own default."""
     match node:
         case {
             "ColumnDef": {

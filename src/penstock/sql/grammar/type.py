@@ -27,7 +27,7 @@ class CreateEnum(Statement):
 class AddEnumValue(Statement):
     """ALTER TYPE name ADD VALUE [IF NOT EXISTS] label [BEFORE | AFTER neighbor].
 
-    ``neighbor`` None: at the end.
+    ``neighbor`` None: the label is added at the end.
     """
 
     name: RangeVar

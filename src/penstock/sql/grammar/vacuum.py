@@ -1,6 +1,6 @@
 """VACUUM and ANALYZE (parsenodes.h, VacuumStmt).
 
-Options are ignored: they control how PostgreSQL does the work.
+Options are ignored: they only control how PostgreSQL vacuums and analyzes its heaps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.sql.grammar.source import Source
 
 @dataclass(frozen=True, slots=True)
 class Vacuum(Statement):
-    """VACUUM or ANALYZE of tables, () for all. ``tag``: which of the two it is."""
+    """VACUUM or ANALYZE, as ``tag`` says, of some tables; () means all tables."""
 
     tag: str
     relations: tuple[RangeVar, ...]

@@ -1,8 +1,8 @@
 """Array literals: ``{1,2,NULL,"a b"}`` (arrayfuncs.c, array_in and array_out).
 
-A text is read, with a function that reads an element, and printed as array_out prints it. Arrays
-have one dimension; more dimensions and explicit bounds are refused. ``pgtypes.array`` reads columns
-of arrays on the wire, which array_out has written.
+The caller passes a function that reads one element; the array is printed again as array_out does.
+Arrays have one dimension; more dimensions and explicit bounds are refused. ``pgtypes.array`` reads
+whole columns of arrays from the wire, where array_out wrote them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def split_array(text: str) -> list[str | None]:
 
 
 def _elements(text: str) -> Iterator[str | None]:
-    """Yield elements as ReadArrayStr does: each is read before the next one is examined."""
+    """Yield elements in order, so that the first bad element raises, as in ReadArrayStr."""
     at = _after_blanks(text, 0)
     if text[at : at + 1] == "[":
         raise FeatureNotSupported("array constants with bounds are not supported")
@@ -59,12 +59,12 @@ def _elements(text: str) -> Iterator[str | None]:
 
 
 def join_array(items: Iterable[str | None]) -> str:
-    """Print an array as array_out does: elements in quotes if they need them."""
+    """Print an array as array_out does: elements are quoted only where they must be."""
     return "{" + ",".join(_NULL if item is None else _quoted(item) for item in items) + "}"
 
 
 def read_array(text: str, canonical: Callable[[str], str]) -> str:
-    """Return the text that array_out prints, with every element read."""
+    """Return the text that array_out prints; ``canonical`` reads each element."""
     return join_array(None if item is None else canonical(item) for item in _elements(text))
 
 
@@ -86,7 +86,7 @@ def _quoted_item(text: str, at: int) -> tuple[str, int]:
 def _plain_item(text: str, at: int) -> tuple[str | None, int]:
     """Return the unquoted element at ``at``, and where the next token begins.
 
-    Trailing blanks are no part of the element.
+    Trailing blanks are not part of the element.
     """
     match = _PLAIN.match(text, at)
     end = at if match is None else match.end()

@@ -1,4 +1,4 @@
-"""Dates and timestamps in literals (datetime.c), ISO forms only, time zone UTC.
+"""Read dates and timestamps in literals: ISO forms only, time zone UTC (datetime.c).
 
 A literal becomes the text that date_out and timestamp_out print with ``datestyle=ISO``. Forms that
 depend on settings or on the clock (``now``, ``01/02/2003``, names of zones) are refused: a row
@@ -38,7 +38,7 @@ _ISO: Final = re.compile(
 _COMPACT: Final = re.compile(r"(\d{4})(\d{2})(\d{2})", re.ASCII)
 _SPECIAL: Final = {"infinity": "infinity", "-infinity": "-infinity", "+infinity": "infinity"}
 _END_TIMESTAMP: Final = days_from_civil(294_277, 1, 1) * DAY
-"""END_TIMESTAMP, the first moment that a timestamp does not hold."""
+"""END_TIMESTAMP, the first moment beyond the range of timestamps."""
 _MAX_OFFSET: Final = 16 * 3600
 """MAX_TZDISP_HOUR"""
 _ZONE_UNITS: Final = (("zh", 3600), ("zm", 60), ("zs", 1))
@@ -61,7 +61,7 @@ def read_date(text: str) -> str:
 
 
 def read_timestamp(text: str, *, zone: bool) -> str:
-    """Return a timestamp literal as timestamp_out prints it, without its zone if not ``zone``."""
+    """Return a timestamp literal as timestamp_out prints it, ignoring its zone unless ``zone``."""
     fields = _fields(text, "timestamptz" if zone else "timestamp")
     if isinstance(fields, str):
         return fields

@@ -1,8 +1,8 @@
-"""Intervals in literals (interval_in, DecodeInterval of datetime.c).
+"""Read intervals in literals (interval_in, DecodeInterval of datetime.c).
 
-A literal becomes months, days and microseconds, and the text that interval_out prints of them with
-``intervalstyle=postgres``. Numbers with units are read, each unit once, and a time of day after
-them. Other forms (ISO 8601's ``P1Y2M``, ``1-2`` years and months, infinity) are refused by name.
+A literal becomes months, days and microseconds, and the text that interval_out prints for them with
+``intervalstyle=postgres``. It may have numbers with units, each unit once, and then a time of day.
+Other forms (ISO 8601's ``P1Y2M``, ``1-2`` years and months, infinity) are refused by name.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class IntervalValue:
 def read_interval(text: str) -> IntervalValue:
     """Read an interval.
 
-    Raises InvalidDatetimeFormat (22007), DatetimeFieldOverflow (22008) and FeatureNotSupported for
-    forms that are not read here.
+    Raises InvalidDatetimeFormat (22007), DatetimeFieldOverflow (22008); FeatureNotSupported for
+    forms that PostgreSQL may read and this file does not.
     """
     lowered = " ".join(text.lower().split())
     if _SECONDS.fullmatch(lowered):
@@ -118,12 +118,12 @@ def read_interval(text: str) -> IntervalValue:
 
 
 def _said(number: str, name: str) -> tuple[str, ...]:
-    """Return the fields that a number with its unit sets: fractional seconds set smaller ones."""
+    """Return the fields that a number sets; fractional seconds also set fields below a second."""
     return _SECOND_PARTS if name == "s" and "." in number else (name,)
 
 
 def _add(total: dict[str, Decimal], number: Decimal, kind: str, factor: int) -> None:
-    """Add a number of a unit; its fraction goes to smaller units, but for years to whole months.
+    """Add a number of a unit. Its fraction becomes smaller units; for years, whole months only.
 
     Follows AdjustFractYears, AdjustFractDays, AdjustFractMicroseconds.
     """
@@ -162,7 +162,7 @@ def _checked(
 
 
 def _unread(text: str, lowered: str) -> Exception:
-    """Return the error for a text that is not read here; PostgreSQL may read it."""
+    """Return the error for an unread text: 0A000 if PostgreSQL may read it, else 22007."""
     if re.search(r"\d|infinity|^\.$", lowered):
         return FeatureNotSupported(
             f'"{text}" is not supported as a constant of type interval',

@@ -1,7 +1,7 @@
 """PostgreSQL 18's key words by category (kwlist.h).
 
-tools/dump_catalogs.py writes ``keywords.tsv`` from a server. Unreserved key words work like any
-name, except where the grammar wants an IDENT.
+tools/dump_catalogs.py writes ``keywords.tsv`` from a PostgreSQL server. Unreserved key words can be
+used like any name, except where the grammar requires an IDENT.
 """
 
 from __future__ import annotations
@@ -21,4 +21,4 @@ COLUMN_NAME: Final = _BY_CATEGORY["C"]
 UNRESERVED: Final = _BY_CATEGORY["U"]
 
 KEY_WORDS: Final = RESERVED | TYPE_OR_FUNCTION_NAME | COLUMN_NAME | UNRESERVED
-"""Every word that the grammar takes as an IDENT only in quotes."""
+"""The words that the grammar accepts as an IDENT only in quotes."""

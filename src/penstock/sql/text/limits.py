@@ -1,4 +1,4 @@
-"""Limits: depth of nested texts (check_stack_depth), length of numbers, number of parameters.
+"""Limits: nesting depth (check_stack_depth), length of numbers, number of parameters.
 
 Code that reads or walks a tree raises PostgreSQL's error instead of a RecursionError.
 """
@@ -12,15 +12,15 @@ from typing import Final
 from penstock.sqlstate import StatementTooComplex
 
 MAX_DIGITS: Final = 3500
-"""The digits of a number. Python refuses to read or write more than 4300, even hexadecimal ones."""
+"""The most digits of a number. Python refuses to convert more than 4300 digits."""
 
 MAX_PARAMETERS: Final = 65_535
-"""The most parameters that Bind can give. No loop runs up to a larger number from a client."""
+"""The most parameters of Bind. It bounds loops that run up to a ``$n`` from a client."""
 
 
 @contextmanager
 def limited_depth() -> Iterator[None]:
-    """Raise PenstockError (54001) if the code within is nested too deeply."""
+    """Raise PenstockError (54001) if the code inside recurses too deeply."""
     try:
         yield
     except RecursionError:

@@ -1,7 +1,7 @@
-"""Numbers in literals (int.c, int8.c, numutils.c, float.c, numeric.c): the input functions.
+"""Read numbers in literals: the input functions of int.c, int8.c, float.c and numeric.c.
 
 A literal becomes the text that the output function prints. Raises PostgreSQL's errors (22P02,
-22003), and FeatureNotSupported for more digits than we read.
+22003); FeatureNotSupported for more than ``MAX_DIGITS`` digits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def integer_reader(bits: int, name: str) -> Callable[[str], str]:
         if match is None:
             begun = _DIGITS.match(text.strip(SPACE))
             if begun and int(begun[1][:-1] or 0) > (1 << bits - 1) // 10:
-                # PostgreSQL notices too many digits before it looks at the text behind them.
+                # PostgreSQL reports an overflow before it reads the invalid text that follows.
                 raise NumericValueOutOfRange(f'value "{text}" is out of range for type {name}')
             raise invalid(name, text)
         digits = match[2]
@@ -120,7 +120,7 @@ def float_reader(sql_name: str, kind: pa.DataType) -> Callable[[str], str]:
 
 
 def unsigned_reader(bits: int, name: str) -> Callable[[str], str]:
-    """Return a reader as oidin and xidin (strtoul): negative numbers are read as unsigned ones."""
+    """Return a reader like oidin and xidin: negative numbers wrap around (strtoul)."""
 
     def read(text: str) -> str:
         match = _UNSIGNED.fullmatch(text.strip(SPACE))

@@ -1,7 +1,6 @@
-"""Names and types as PostgreSQL prints them (ruleutils.c, format_type.c).
+"""Print names and types as PostgreSQL does (ruleutils.c, format_type.c).
 
-The functions print names, texts and type oids as PostgreSQL's own quote_identifier and
-format_type_with_typemod do.
+The functions follow quote_identifier and format_type_with_typemod.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from penstock.sql.text.keywords import COLUMN_NAME, RESERVED, TYPE_OR_FUNCTION_N
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _KEY_WORDS: Final = RESERVED | TYPE_OR_FUNCTION_NAME | COLUMN_NAME
 _WITHOUT_LENGTH: Final = {BPCHAR: "bpchar", BIT: '"bit"'}
-"""The names that mean any length; SQL's own names mean the length 1."""
+"""The names for any length; SQL's own names, character and bit, mean length 1."""
 _TIMES: Final = frozenset((TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ))
 
 
 def quote_identifier(name: str) -> str:
-    """Return a name, in quotes if it needs them."""
+    """Return the name, quoted if necessary."""
     if _PLAIN.fullmatch(name) and name not in _KEY_WORDS:
         return name
     return quoted(name)
@@ -40,11 +39,11 @@ def quote_identifier(name: str) -> str:
 def format_type(type_: Type, typmod: int | None = -1) -> str:
     """Print a type as format_type_extended: ``numeric(10,2)``, ``character varying(20)[]``.
 
-    ``typmod``: None if none is given, which is not the same as -1 for two types.
+    ``typmod``: None if none is given, which prints bpchar and bit differently from -1.
     """
     if type_.element and not type_.is_vector:
         element = types().get(type_.element)
-        # The thread may not know the enum of an array; the array has its own name all the same.
+        # The element may be an enum that this thread does not know: use the array type's name.
         name = (
             type_.sql_name.removesuffix("[]") if element is None else format_type(element, typmod)
         )
@@ -61,7 +60,7 @@ def format_type(type_: Type, typmod: int | None = -1) -> str:
 
 
 def type_text(oid: int, typmod: int | None = -1) -> str:
-    """Print the type of an oid as ``format_type``, ``???`` if there is none."""
+    """Print the type with this oid as ``format_type`` does; ``???`` if there is none."""
     type_ = types().get(oid)
     return "???" if type_ is None else format_type(type_, typmod)
 

@@ -1,7 +1,7 @@
 """Descriptions of functions that read the catalogs, for queries of DuckDB.
 
 A query calls a function as ``pg__name``; the code that runs the query provides it. pg_proc has its
-argument and result types for queries; the types here are those of the values that DuckDB passes.
+types for the analysis of queries; the types here are those of the values that DuckDB passes.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Final
 
 ANY: Final = "any"
-"""An argument that is passed as its text."""
+"""The type of an argument that is passed as text, whatever its own type is."""
 OF_BYTEA: Final = "_bytea"
-"""The end of the name of a bytea function beside one that takes text."""
+"""The suffix of a function for bytea, if a function of the same name takes text."""
 VARIADIC: Final = "variadic"
 """The last argument of a table function: any number of texts, or an array of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogFunction:
-    """A function. ``arguments``: type names. ``left_out``: SQL for arguments left out."""
+    """A function. ``arguments``: type names. ``left_out``: SQL for omitted arguments."""
 
     name: str
     arguments: tuple[str, ...]
@@ -29,9 +29,9 @@ class CatalogFunction:
 
 @dataclass(frozen=True, slots=True)
 class TableFunction:
-    """A function in FROM. ``query``: DuckDB's SELECT over ``{0}`` ..., with columns o1, o2 ...;
-    None: the caller that runs the query provides the rows, too (``RowSource``). ``tables``,
-    ``functions``: names that the query reads and calls.
+    """A function in FROM. ``query``: a SELECT for DuckDB with columns o1, o2 ... and the arguments
+    as ``{0}`` ...; None: the code that runs the SQL provides the rows (``RowSource``). ``tables``,
+    ``functions``: names of what ``query`` reads and calls.
     """
 
     name: str
@@ -47,7 +47,7 @@ class TableFunction:
 class RowSource:
     """Rows that a query reads from the relation ``name``: the result of ``function``, called once.
 
-    ``arguments``: DuckDB's SELECT of them, in one row. ``parameters``: of the query, by number.
+    ``arguments``: a SELECT for DuckDB that returns the arguments in one row.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""Lowering of types that only catalogs have to types with which DuckDB computes.
+"""Replace types that only catalogs have by types that DuckDB can compute with.
 
-A typed query stays the same in other types. oid and types that name an object become bigint, "char"
-and texts without operators become text, pg_lsn numeric(20), int2vector int2[]. Printing and reading
-these types becomes calls of their output and input functions, which look into the catalogs.
+The typed query stays the same, but in other types: oid and reg* types become bigint, "char" and
+types without operators become text, pg_lsn becomes numeric(20), int2vector int2[]. Casts to and
+from text become calls of the types' input and output functions, which read the catalogs.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ READ_FROM_TEXT: Final = {
     oid: f"{types()[oid].name}in"
     for oid in (BOOL, *INTEGERS, OID, XID, *FLOATS, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, XID8)
 }
-"""Types to which texts are cast, with the names of their input functions."""
+"""The types to which text can be cast, with the names of their input functions."""
 _OIDS: Final = frozenset({OID}) | REG_TYPES
 _SUBSCRIPTS: Final = "generate_subscripts"
 _BOUNDS: Final = frozenset({"array_lower", "array_upper", "array_length", _SUBSCRIPTS})
 _LSN_TYPMOD: Final = numeric_typmod(20, 0)
 
 INT2_FROM_0: Final = "_int2 from 0"
-"""int2vector cast to int2[]: an array whose first subscript stays 0."""
+"""int2vector cast to int2[]: the array keeps 0 as its first subscript."""
 NAMED_TYPES: Final = frozenset(types()[oid].name for oid in _NAMED)
-"""Types held as numbers and written as names, by the functions ``<type>in`` and ``<type>out``."""
+"""Types computed as numbers; the functions ``<type>in`` and ``<type>out`` convert their text."""
 _HELD_AS: Final = {
     "numeric": "DECIMAL(38,6)",
     "pg_lsn": "UBIGINT",
@@ -100,7 +100,7 @@ _T = TypeVar("_T")
 
 
 def held(oid: int) -> int:
-    """Return the type in which a value is computed."""
+    """Return the type in which values of a type are computed."""
     if oid in _INTEGERS:
         return INT8
     if oid in _TEXTS:
@@ -116,7 +116,7 @@ def held(oid: int) -> int:
 def held_as(name: str) -> str:
     """Return DuckDB's type for values of a type (pg_type.typname), outside of queries.
 
-    Raises FeatureNotSupported for types that no catalog has.
+    Raises FeatureNotSupported for types that catalogs do not use.
     """
     if name in _HELD_AS:
         return _HELD_AS[name]
@@ -135,7 +135,7 @@ def element_type(name: str) -> str | None:
 
 
 def from_zero(node: Node) -> bool:
-    """Tell whether the first subscript is 0, as in vectors and in arrays cast from them."""
+    """Tell whether the first subscript is 0, as in vectors and arrays cast from vectors."""
     if isinstance(node, ArrayCoerceExpr | RelabelType):
         return from_zero(node.argument)
     return node.type in _VECTORS
@@ -191,7 +191,7 @@ def _node(node: Node) -> Any:
             return _call(f"{node.name}in", INT8, lowered(argument))
         case FuncExpr(name=name, arguments=(array, _)) if name in _BOUNDS:
             zero = " from 0" if from_zero(array) else ""
-            # generate_subscripts keeps its oid, which shows that it returns a set.
+            # generate_subscripts keeps its oid, by which ``has_set`` sees that it returns a set.
             oid = node.oid if name == _SUBSCRIPTS else 0
             return replace(_below(node), oid=oid, name=f"{name}{zero}")
         case SubscriptingRef(array=array) if from_zero(array):

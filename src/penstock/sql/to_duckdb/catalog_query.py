@@ -1,6 +1,6 @@
-"""Typed queries over catalogs as SQL of DuckDB.
+"""Compile typed queries over catalogs to DuckDB's SQL.
 
-The SQL reads tables ``cat."name"`` and calls functions ``pg__name``; the result names both, and the
+The SQL reads tables ``cat."name"`` and calls functions ``pg__name``. The result lists both, and the
 code that runs the SQL provides them. ``duckdb_query`` compiles everything that is not special to
 catalogs.
 """
@@ -121,9 +121,9 @@ _SESSION: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CatalogSql:
-    """SQL of a query. ``tables``, ``functions``: names that it reads and calls.
+    """SQL of a query. ``tables``, ``functions``: names of what it reads and calls.
 
-    ``sources``: relations that hold the rows of functions.
+    ``sources``: relations to be filled with the rows of functions.
     """
 
     sql: str
@@ -242,7 +242,7 @@ class CatalogCompiler(QueryCompiler):
         return super()._value(node) if found is None else found
 
     def _of_text(self, node: FuncExpr, values: Sequence[Value]) -> Value | None:
-        """Compile a text function with PostgreSQL's result, whose output is counted."""
+        """Compile a text function: its results are PostgreSQL's, and their bytes are counted."""
         row = functions().get(node.oid)
         exact = BY_PROC.get((node.name, () if row is None else row.arguments))
         if exact is not None:
@@ -267,7 +267,7 @@ class CatalogCompiler(QueryCompiler):
         return self.python("concat_ws_ta", [separator, items])
 
     def python(self, name: str, values: Sequence[Value]) -> Value:
-        """Call a function that looks into the catalogs."""
+        """Compile a call of ``pg__name``, a function in Python."""
         function = self._functions[name]
         self.called.add(name)
         cells = [
@@ -286,7 +286,7 @@ class CatalogCompiler(QueryCompiler):
         return Value(sql, TEXT)
 
     def _rows_of(self, node: FuncExpr, values: Sequence[Value]) -> Value:
-        """Compile a function of FROM in a select list: a row for each value of its only column."""
+        """Compile a table function in a SELECT list: one row for each value of its only column."""
         function = self._table_functions[node.name]
         if len(function.columns) != 1:
             raise refused(f"function {node.name} outside of FROM")
@@ -333,11 +333,11 @@ class CatalogCompiler(QueryCompiler):
     # Queries and FROM
 
     def _texts(self, values: Sequence[Value]) -> dict[int, str]:
-        """Return no texts: an effect would happen for the value and again for its text."""
+        """Return no texts: a call with an effect would run for the value and again for its text."""
         return {}
 
     def query(self, query: Query, *, printed: bool = False) -> tuple[str, tuple[Value, ...]]:
-        """Compile as for the lake; but a series in FROM gives its rows in order (a nested loop)."""
+        """Compile as for the lake, but keep a series in FROM in order, as a nested loop would."""
         query = postponed(query)
         around, self._counted = self._counted, ""
         counted = [order for order in map(counting, query.from_) if order]
@@ -410,12 +410,11 @@ def _column_shape(column: Attribute) -> tuple[int, int] | None:
 __all__ = ["NAME", "SERIES_TOO_LONG", "CatalogSql", "array", "compile_catalog_query"]
 
 
-# Check that calls with an effect run as often as PostgreSQL runs them, or refuse the statement.
+# Check that calls with side effects run as often as in PostgreSQL; otherwise raise 0A000.
 #
-# 0A000 is raised if DuckDB would leave a call out (it drops columns that nobody reads, with their
-# effects), make it for other rows, or make it twice. Such calls are supported in select lists, and
-# in those of subqueries if the outer query reads the column of every row. ``postponed`` handles
-# LIMIT of a UNION.
+# DuckDB could leave a call out (it drops columns that nobody reads, with their effects), run it for
+# other rows, or run it twice. Calls with effects are supported in SELECT lists, and in those of
+# subqueries if the outer query reads the column for every row. ``postponed`` checks UNION.
 
 _LOOKS: Final = re.compile(
     r"clock_timestamp|timeofday|random\w*|gen_random_uuid|uuidv\d|current_query|currval|lastval"
@@ -428,8 +427,8 @@ _LOOKS: Final = re.compile(
     r"|pg_notification_queue_usage|pg_available_wal_summaries|pg_wal_summary_contents"
     r"|pg_isolation_\w+"
 )
-"""Volatile functions that change nothing, so the number of their calls cannot be seen. Functions
-that give a slot's changes are among them: they are no calls in DuckDB's SQL, and move the slot when
+"""Volatile functions without side effects: nobody sees how often they are called. Functions that
+return a slot's changes are among them: DuckDB does not call them, and the slot moves only when
 their rows have been read.
 """
 
@@ -442,11 +441,11 @@ _TAKE_EFFECTS: Final = frozenset(
     ]
 )
 """Functions whose arguments DuckDB computes once for each row. DuckDB's macros (``nullif``) and our
-templates may write an argument twice, or in a branch of CASE."""
+templates may repeat an argument, or put it into a branch of CASE."""
 
 
 def check_once(query: Query, sql: str, functions_: Mapping[str, CatalogFunction]) -> None:
-    """Raise FeatureNotSupported if the SQL has a call more often than the query."""
+    """Raise FeatureNotSupported if the SQL repeats a call that the query has once."""
     for name in functions_:
         called = name.removesuffix(OF_BYTEA)
         if _has_effect(called) and sql.count(f"pg__{name}(") > _calls(query, called):
@@ -454,16 +453,16 @@ def check_once(query: Query, sql: str, functions_: Mapping[str, CatalogFunction]
 
 
 def check_effects(query: Query, give_rows: Container[str]) -> None:
-    """Raise FeatureNotSupported if a call with an effect could run too seldom or too often.
+    """Raise FeatureNotSupported if a call with an effect could run too rarely or too often.
 
-    ``give_rows``: functions that produce all of their rows, even if not all are read.
+    ``give_rows``: functions that produce all of their rows, even if not all of them are read.
     """
     if _effect(query) is not None:
         _Effects(give_rows).columns(query)
 
 
 class _Effects:
-    """The check of one statement. Columns are known by their numbers, from 1."""
+    """The check of one statement. Columns are numbered from 1."""
 
     def __init__(self, give_rows: Container[str]) -> None:
         self._give_rows = give_rows
@@ -514,7 +513,7 @@ class _Effects:
             raise _refused(called, "in several aggregates")
 
     def _from(self, query: Query) -> set[int]:
-        """Return the columns of the only item of FROM that have an effect."""
+        """Return the columns with an effect, if FROM has a single item; check the other items."""
         for cte in query.ctes:
             self._check_cte(cte, query)
         if _effect(query.from_) is None and not query.ctes:
@@ -523,7 +522,7 @@ class _Effects:
         item = query.from_[0] if query.from_ else None
         gives_rows = isinstance(item, FunctionScan) and item.function in self._give_rows
         if len(query.from_) != 1 or not isinstance(item, Relation):
-            # PostgreSQL calls it once there, even if rows of a catalog are joined to it.
+            # As the first item PostgreSQL calls it once, even if catalog rows are joined to it.
             others = query.from_[1:] if gives_rows else query.from_
             plain = not any(isinstance(other, Join | SeriesScan) for other in others)
             _check_none(others if plain else query.from_, "in a join")
@@ -543,9 +542,9 @@ class _Effects:
         return found
 
     def _check_cte(self, cte: Cte, query: Query) -> None:
-        """Refuse effects in a query of WITH, except as the only item of FROM and not recursive.
+        """Refuse effects in a WITH query, unless it is the only item of FROM and not recursive.
 
-        DuckDB and PostgreSQL differ on when and how far they compute others.
+        For other WITH queries, DuckDB and PostgreSQL may compute different numbers of rows.
         """
         alone = len(query.from_) == 1 and isinstance(query.from_[0], CteScan)
         name = getattr(query.from_[0], "cte", "") if alone else ""
@@ -581,7 +580,7 @@ class _Effects:
 
 
 def _check_expression(node: Node) -> None:
-    """Refuse effects in operands that PostgreSQL and DuckDB may leave out differently."""
+    """Refuse effects in operands that DuckDB may skip and PostgreSQL not, or the reverse."""
     match node:
         case BoolExpr(operator=BoolOp.AND | BoolOp.OR):
             _check_none(node, f"in {node.operator.value}")
@@ -608,7 +607,7 @@ def _takes_effects(node: FuncExpr) -> bool:
 
 
 def _is_null_at_once(node: FuncExpr | OperatorCall, oid: int) -> bool:
-    """Tell whether PostgreSQL sees without any call that the result is NULL (simplify_function)."""
+    """Tell whether PostgreSQL folds the call to NULL without calling it (simplify_function)."""
     called = functions().get(oid)
     strict = called is not None and called.strict
     return strict and any(map(_is_constant_null, node.arguments))
@@ -663,7 +662,7 @@ def _aggregates(targets: tuple[Node, ...]) -> Iterator[Node]:
 
 
 def _effect(item: Any) -> str | None:
-    """Return the name of a function with an effect that an expression or a query calls, or None."""
+    """Return the name of a function with an effect that the item calls; None if it calls none."""
     if isinstance(item, FuncExpr):
         called = functions().get(item.oid)
         if called is not None and called.volatility == VOLATILE and not _LOOKS.fullmatch(item.name):
@@ -681,8 +680,7 @@ def _calls(item: object, name: str) -> int:
     return own + sum(_calls(each, name) for each in parts(item))
 
 
-# Compile operators of catalog queries that queries of tables may not use: computed patterns, bits,
-# arrays.
+# Compile operators that only catalog queries may use: computed patterns, bits, arrays.
 #
 # The result is a ``Value``, or None if ``duckdb_operators`` compiles the operator.
 
@@ -699,14 +697,14 @@ _PATTERNS: Final = {
 }
 _BITS: Final = {"&": "&", "|": "|", "<<": "<<", ">>": ">>"}
 _HAS_ALL: Final = "(list_has_all({0}, {1}) AND len({1}) = list_count({1}))"
-"""array_contain_compare: a NULL is in no array."""
+"""array_contain_compare: no array contains a NULL."""
 _LISTS: Final = {"@>": (0, 1), "<@": (1, 0)}
 _OVERLAP: Final = "list_has_any({0}, {1})"
 _CONCATENATION: Final = "textcat_tt"
 
 
 class Compiler(Protocol):
-    """The compiler that makes values of nodes."""
+    """The compiler that turns nodes into values."""
 
     def value(self, node: Node) -> Value: ...
 
@@ -714,7 +712,7 @@ class Compiler(Protocol):
 
 
 def operation(compiler: Compiler, name: str, first: Node, second: Node, type_: int) -> Value | None:
-    """Compile an operator that a lake's query may not use: computed patterns, bits, arrays."""
+    """Compile an operator that only catalog queries may use: computed patterns, bits, arrays."""
     if name in _PATTERNS and isinstance(second, FuncExpr) and is_like_escape(second):
         if all(isinstance(node, Const) for node in second.arguments):
             return None
@@ -747,10 +745,10 @@ def operation(compiler: Compiler, name: str, first: Node, second: Node, type_: i
     return Value(found.format(values[outer].sql, values[inner].sql), BOOL)
 
 
-# Compile arguments of functions in FROM as DuckDB's SQL.
+# Compile arguments of functions in FROM to DuckDB's SQL.
 #
-# Each parameter of the function gets one SQL expression. Arguments that a call leaves out are NULL;
-# variadic ones are one list.
+# Each parameter of the function gets one SQL expression. Omitted arguments are ``left_out``;
+# variadic arguments become one list.
 
 
 def argument_cells(function: TableFunction, values: Sequence[Value]) -> list[str]:
@@ -769,18 +767,16 @@ def argument_cells(function: TableFunction, values: Sequence[Value]) -> list[str
 
 
 def check_constant(name: str, call: Node) -> None:
-    """Raise FeatureNotSupported for columns: rows are fetched before the query has any."""
+    """Raise FeatureNotSupported for columns: the function runs before the query has rows."""
     if column_names(call):
         raise refused(f"function {name} with columns of other relations as arguments")
 
 
-# Find the order of rows from functions in FROM that count.
-#
-# A sort key restores this order.
+# Return rows of generate_series and generate_subscripts in order, as PostgreSQL does: sort them.
 
 
 def counting(node: FromNode) -> str:
-    """Return the sort key of a function that counts; "" for any other."""
+    """Return the sort key of a counting function; "" for any other item of FROM."""
     if isinstance(node, SeriesScan):
         return f"{node.name}.c1{' DESC' if node.step < 0 else ''}"
     if not isinstance(node, FunctionScan) or node.function not in _COUNTED:
@@ -798,27 +794,27 @@ _COUNTED: Final = frozenset({SERIES, "generate_subscripts"})
 
 
 def has_set(node: Node) -> bool:
-    """Tell whether the node, or a node below it, returns a set."""
+    """Tell whether the node, or a node below it, is a call that returns a set."""
     if isinstance(node, FuncExpr) and node.oid and functions()[node.oid].returns_set:
         return True
     return any(map(has_set, children(node)))
 
 
-# Call volatile functions of a SELECT list under LIMIT only for the rows that are left.
+# Call volatile functions of a SELECT list with LIMIT only for the rows that LIMIT keeps.
 #
-# The new query has the same rows and calls them after its LIMIT (planner.c,
-# make_sort_input_target); 0A000 if that is impossible. DuckDB works on many rows at a time: it
-# computes the SELECT list of a sorted query for all of them, so
-# ``pg_drop_replication_slot(slot_name)`` with LIMIT 1 would drop every slot. Unlike PostgreSQL, we
-# do not call them for the rows that an OFFSET beside a LIMIT skips.
+# DuckDB computes the SELECT list of a sorted query for all rows, so
+# ``pg_drop_replication_slot(slot_name)`` with LIMIT 1 would drop every slot. The new query returns
+# the same rows and calls volatile functions after its LIMIT (planner.c, make_sort_input_target);
+# 0A000 if that is impossible. Unlike PostgreSQL, it does not call them for rows that OFFSET beside
+# LIMIT skips.
 
 VOLATILE: Final = "v"
 
 
 def postponed(query: Query) -> Query:
-    """Return the query that calls volatile functions after its LIMIT.
+    """Return a query that calls volatile functions after its LIMIT.
 
-    Raises FeatureNotSupported if DuckDB would call one for rows that LIMIT leaves out.
+    Raises FeatureNotSupported if DuckDB would call such a function for rows that LIMIT drops.
     """
     if query.limit is None:
         return query
@@ -863,7 +859,7 @@ def _relations(node: FromNode) -> Iterator[Relation]:
 
 
 def _is_volatile(item: Any) -> bool:
-    """Tell whether it calls a volatile function, in subqueries too (contain_volatile_functions)."""
+    """Tell whether the item or a subquery calls volatile functions (contain_volatile_functions)."""
     if isinstance(item, FuncExpr | OperatorCall):
         called = functions().get(item.oid if isinstance(item, FuncExpr) else item.function)
         if called is not None and called.volatility == VOLATILE:

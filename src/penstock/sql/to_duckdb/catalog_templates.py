@@ -1,8 +1,8 @@
-"""Functions of catalog queries that DuckDB has, by name.
+"""Functions of catalog queries that DuckDB's own functions can compute, by name.
 
-A function's name and its arguments give a ``Value``, or None if ``text_functions`` or
-``duckdb_functions`` has the function. Lower and upper case are Unicode's, whatever the collation,
-and no value in catalogs is large enough to overflow.
+A call becomes a ``Value``, or None if ``text_functions`` or ``duckdb_functions`` has the function.
+Lower and upper case follow Unicode in every collation. Overflow is not checked: values in catalogs
+are too small for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from penstock.sql.typed.primnodes import Const, FuncExpr
 LONGEST_SERIES: Final = 1_000_000
 SERIES_TOO_LONG: Final = "generate_series of more than a million numbers is not supported"
 _LENGTH: Final = "CASE WHEN {1} = 1 THEN len({0}) END"
-"""The length of the only dimension."""
+"""array_length: arrays have one dimension."""
 _PLAIN: Final = "CAST({0} AS VARCHAR)"
 _IN_UTC: Final = (
     "CASE WHEN isinf({0}) THEN CAST(CAST({0} AS TIMESTAMP) AS VARCHAR)"
@@ -50,7 +50,7 @@ _IN_UTC: Final = (
 _ERA: Final = "replace({0}, ' (BC)', '') || CASE WHEN {0} LIKE '% (BC)%' THEN ' BC' ELSE '' END"
 _CALENDAR: Final = {DATE: _PLAIN, TIMESTAMP: _PLAIN, TIMESTAMPTZ: _IN_UTC}
 THROUGH_TEXT: Final = frozenset({*_CALENDAR, *FLOATS})
-"""Types with values that DuckDB cannot take from a Python function: infinity, years BC, NaN."""
+"""Types with values that a Python function cannot pass to DuckDB: infinity, years BC, NaN."""
 _TEMPLATES: Final = {
     ("lower", 1): "lower({0})",
     ("upper", 1): "upper({0})",
@@ -111,7 +111,7 @@ KNOWN_FUNCTIONS: Final = (
     | {name for name, _ in BY_PROC}
     | {"array_to_string", "regexp_replace", STRING_TO_ARRAY.name}
 )
-"""Functions of the catalogs, which run a query without tables if it calls only these."""
+"""Known functions; a query without tables runs on the catalogs if it calls no others."""
 
 
 def template(name: str, values: Sequence[Value], type_: int) -> Value | None:
@@ -125,7 +125,7 @@ def template(name: str, values: Sequence[Value], type_: int) -> Value | None:
 
 
 def table_column(value: Value, column: str) -> str:
-    """Return SQL that prints a column of the result, or "" if Python can hold its values."""
+    """Return SQL that prints a result column as text; "" if Python can hold all of its values."""
     text = _CALENDAR.get(element(value.type) or value.type)
     if text is None:
         return ""
@@ -136,7 +136,7 @@ def table_column(value: Value, column: str) -> str:
 
 
 def shown(value: Value) -> str:
-    """Return the output function's text."""
+    """Return the value as text, as its output function prints it."""
     if value.type == BOOL:
         return f"CASE WHEN {value.sql} THEN 't' WHEN NOT {value.sql} THEN 'f' END"
     if element(value.type):
@@ -147,7 +147,7 @@ def shown(value: Value) -> str:
 
 
 def _json_object(values: Sequence[Value]) -> str:
-    """Compile json_build_object, for values that are numbers, booleans or text."""
+    """Compile json_build_object with numbers, booleans and text as values."""
     if len(values) % 2:
         raise InvalidParameterValue("argument list must have even number of elements")
     pairs: list[str] = []
@@ -158,7 +158,7 @@ def _json_object(values: Sequence[Value]) -> str:
 
 
 def texts(value: Value) -> Value:
-    """Return an array of the output functions' texts."""
+    """Return an array with each element as text, as its output function prints it."""
     item = element(value.type)
     if item == BOOL:
         text = "CASE WHEN x THEN 't' WHEN NOT x THEN 'f' END"
@@ -171,7 +171,7 @@ def texts(value: Value) -> Value:
 
 
 def regexp_replace(node: FuncExpr, values: Sequence[Value]) -> Value:
-    """Compile regexp_replace with constants that both engines read alike."""
+    """Compile regexp_replace with constant patterns that both engines read alike."""
     _, pattern, by, *rest = node.arguments
     flags = rest[0] if rest else Const(TEXT, "")
     constants = [stripped(each) for each in (pattern, by, flags)]
@@ -184,7 +184,7 @@ def regexp_replace(node: FuncExpr, values: Sequence[Value]) -> Value:
 
 
 def series(values: Sequence[Value]) -> str:
-    """Return a list of numbers. DuckDB makes it as a whole and without a limit of memory."""
+    """Return a list of numbers of limited length: DuckDB builds it outside its memory limit."""
     start, stop, step = (*(value.sql for value in values), "1")[:3]
     if any(value.type not in (INT4, INT8) for value in values):
         raise refused("generate_series of these types")

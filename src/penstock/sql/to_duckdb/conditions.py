@@ -1,7 +1,7 @@
 """Conditions of WHERE that concern one table alone (clausesel.c, distribute_qual_to_rels).
 
-``duckdb_query`` splits parts of a typed query into single conditions here, each with the relations
-that it concerns.
+``duckdb_query`` uses them to read fewer rows of the table. This file splits WHERE into conditions,
+and finds the relations that each one uses.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from penstock.sql.typed.primnodes import (
 from penstock.sql.typed.query_nodes import FromNode, Join, SubLink, TableScan
 
 _COMPARED: Final = ({INT2, INT4, INT8}, {TEXT, VARCHAR})
-"""Types whose values are equal exactly if their texts are."""
+"""Groups of types in which two values are equal if and only if their texts are equal."""
 
 
 def always_there(node: FromNode) -> Iterator[TableScan]:
-    """Yield the tables that no outer join fills up with NULLs."""
+    """Yield the tables whose rows no outer join can replace by NULLs."""
     if isinstance(node, TableScan):
         yield node
     elif isinstance(node, Join) and node.type is JoinType.INNER:
@@ -37,7 +37,7 @@ def always_there(node: FromNode) -> Iterator[TableScan]:
 
 
 def conjuncts(node: Node | None) -> Iterator[Node]:
-    """Yield the conditions that AND joins."""
+    """Yield the operands of AND, at any depth."""
     if isinstance(node, BoolExpr) and node.operator is BoolOp.AND:
         for argument in node.arguments:
             yield from conjuncts(argument)
@@ -61,7 +61,7 @@ def relations(node: Node) -> set[str] | None:
 def equal_to(
     columns: Sequence[Attribute], conditions: Iterable[Node]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the columns, c1 and so on, that conditions compare with a constant: (name, text)."""
+    """Return (column name, text) for each condition ``column = constant`` on columns c1 ..."""
     found: dict[str, str] = {}
     for condition in conditions:
         pair = _equality(condition)
@@ -74,7 +74,7 @@ def equal_to(
 def _equality(node: Node) -> tuple[Var, str] | None:
     """Return the column and the constant's text of ``column = constant``.
 
-    Returns None for anything else, and for types other than integers, text and varchar.
+    Return None for anything else, and for types other than integers, text and varchar.
     """
     if not (isinstance(node, OpExpr) and node.name == "=" and len(node.arguments) == 2):
         return None

@@ -1,7 +1,7 @@
-"""Changes of rows as SQL of DuckDB: the rows of INSERT, and the values of UPDATE and DELETE.
+"""Compile INSERT, UPDATE and DELETE to DuckDB's SQL.
 
-A typed plan becomes a compiled query with columns as the table keeps them. Its expressions are over
-the columns of the rows that are changed or written.
+An INSERT becomes a query for its rows, with values as the table stores them. The conditions and new
+values of UPDATE and DELETE become expressions over the columns of the changed rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROWS: Final = "r1"
 
 
 def compile_insert(plan: InsertPlan, session: SessionValues | None = None) -> CompiledQuery:
-    """Compile the inserted rows, as the table keeps them. Raises as ``compile_query``."""
+    """Compile the inserted rows, as the table stores them. Raises as ``compile_query``."""
     compiled = compile_rows(plan.query, session)
     shown = ", ".join(
         f"{stored(value, column)} AS c{number}"
@@ -49,7 +49,7 @@ def compile_insert(plan: InsertPlan, session: SessionValues | None = None) -> Co
 
 
 def stored(value: Value, column: Attribute) -> str:
-    """Return a value as its column is kept (``penstock.pgtypes.arrow_type``)."""
+    """Return SQL of the value as its column stores it (``penstock.pgtypes.arrow_type``)."""
     item = element(value.type)
     if NUMERIC not in (value.type, item):
         return value.sql
@@ -63,7 +63,7 @@ def stored(value: Value, column: Attribute) -> str:
 
 @dataclass(frozen=True)
 class CompiledExpression:
-    """An expression. ``sql``: over rows of ``relation`` with ``columns``, as (c1, column).
+    """An expression. ``sql`` uses ``columns``, pairs such as (c1, column), of ``relation``.
 
     ``inputs``: other tables that its subqueries read.
     """
@@ -80,7 +80,7 @@ def compile_expression(
     column: Attribute | None = None,
     session: SessionValues | None = None,
 ) -> CompiledExpression:
-    """Compile an expression. ``column``: the column that it sets; None: it is the condition.
+    """Compile an expression. ``column``: the column that it sets; None for the condition.
 
     Raises as ``compile_query``.
     """
@@ -97,7 +97,7 @@ def compile_expression(
 def compile_generation(
     column: Attribute, columns: Sequence[Attribute], table: str
 ) -> CompiledExpression:
-    """Compile a generated column, for rows with known other columns.
+    """Compile a generated column, for rows whose other columns are known.
 
     ``table``: ``[schema.]name``. Raises as ``analyze_generation`` and ``compile_query``.
     """

@@ -1,7 +1,7 @@
-"""DuckDB's errors in compiled SQL as PostgreSQL's errors.
+"""Translate DuckDB's errors in compiled SQL into PostgreSQL's errors.
 
-The text of DuckDB's error decides. Errors that the compiled SQL raises on purpose have PostgreSQL's
-text already.
+The message of DuckDB's error decides. Errors that the compiled SQL raises on purpose already have
+PostgreSQL's message.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _NUMERIC: Final = re.compile(r"(?:Could not cast value|Casting value) .* to (?:t
 
 
 def postgres_error(text: str) -> PenstockError:
-    """Return PostgreSQL's error."""
+    """Return PostgreSQL's error for the message of DuckDB's error."""
     for said, (message, sqlstate) in _RAISED.items():
         if said in text:
             return PenstockError(message, sqlstate=sqlstate)

@@ -1,7 +1,7 @@
-"""Functions and casts by functions in DuckDB's SQL (pg_proc.dat, by name and argument types).
+"""Compile PostgreSQL's functions and function casts to DuckDB's SQL (pg_proc.dat).
 
-A function's name, its arguments (as values and as nodes) and its result type give a ``Value``. Any
-other function is refused, even if PostgreSQL calls it immutable.
+A function's name, its arguments (as values and as nodes) and its result type give a ``Value``. A
+function that this file does not know is refused, even if it is immutable.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ _EPOCH: Final = "DECIMAL(20,0)"
 _MAX_SCALE: Final = 30
 _LIMIT: Final = 1_000_000
 _LONGEST_MADE: Final = 10_000
-"""Characters of a padded text: DuckDB makes 2048 of them at once, outside its limit of memory."""
+"""The most characters of a padded text. DuckDB builds 2048 of them outside its memory limit."""
 _COLUMN_LENGTH: Final = 100
-"""The assumed characters of a column's text, in a call that makes a longer one from it."""
+"""The length that is assumed for a column's text in a call that makes a longer text of it."""
 
 
 def function(name: str, values: Sequence[Value], nodes: Sequence[Node], result: int) -> Value:
-    """Compile a call. Raises FeatureNotSupported if DuckDB has nothing that surely agrees."""
+    """Compile a call. Raises FeatureNotSupported if DuckDB's result might differ."""
     types = tuple(value.type for value in values)
     fails = any(value.fails for value in values)
     sql = _text(name, values, nodes) if types and types[0] in STRINGS else None
@@ -122,7 +122,7 @@ def _text(name: str, values: Sequence[Value], nodes: Sequence[Node]) -> str | No
 
 
 def _length_made(node: Node) -> int:
-    """Return the known upper limit of the characters that an expression makes for a row."""
+    """Return an upper limit of the length of an expression's text, in characters."""
     if isinstance(node, Const):
         return len(node.text or "")
     if isinstance(node, Var):
@@ -137,7 +137,7 @@ def _length_made(node: Node) -> int:
 
 
 def _integer(node: Node) -> int | None:
-    """Return a constant that DuckDB and PostgreSQL count alike, else None."""
+    """Return an integer constant that means the same in DuckDB and PostgreSQL, else None."""
     if not isinstance(node, Const) or node.text is None or node.type != INT4:
         return None
     number = int(node.text)
@@ -191,7 +191,7 @@ def _number(name: str, values: Sequence[Value], nodes: Sequence[Node], result: i
 
 
 def _rounded(name: str, value: Value, digits: Sequence[Node]) -> Value | None:
-    """Round to a constant number of digits after the point, by default none."""
+    """Round to a constant number of digits after the point, by default 0."""
     scale = _integer(digits[0]) if digits else 0
     if scale is None or value.shape is None or not 0 <= scale <= _MAX_SCALE:
         return None
@@ -232,7 +232,7 @@ def _calendar(
 
 
 def cast(value: Value, target: int, typmod: int) -> Value:
-    """Compile a cast by a function of pg_cast. The time zone of every session is UTC.
+    """Compile a cast with a function in pg_cast. Every session's time zone is UTC.
 
     Raises FeatureNotSupported.
     """
@@ -282,7 +282,7 @@ def _plain(value: Value, target: int, *, fails: bool = False) -> Value:
 
 
 def _float_of_text(value: Value, target: int) -> Value:
-    """Cast numeric to float (numeric_float8): through the text, whose value must have a float."""
+    """Cast the text of a numeric to float; overflow and underflow are errors (numeric_float8)."""
     held = duckdb_type(target, None)
     done = f"CAST({value.sql} AS {held})"
     checks = (
@@ -308,7 +308,7 @@ def _of_float(value: Value, target: int) -> Value:
 
 
 def _length(value: Value, typmod: int) -> Value:
-    """Apply a length coercion, always explicit: strings are cut, numerics rounded or refused."""
+    """Apply an explicit length coercion: cut strings, round numerics or refuse the cast."""
     if value.type == VARCHAR:
         return Value(f"left({value.sql}, {length_of(typmod)})", VARCHAR, None, value.fails)
     if value.type == BPCHAR and length_of(typmod) <= _LONGEST_MADE:
@@ -323,7 +323,7 @@ def _length(value: Value, typmod: int) -> Value:
 
 
 def output_text(value: Value, target: int) -> Value:
-    """Compile CoerceViaIO: the output function's text; or a string to an enum's label or bytea.
+    """Compile CoerceViaIO to text, or from a string to an enum or bytea.
 
     Raises FeatureNotSupported.
     """
@@ -349,7 +349,7 @@ def output_text(value: Value, target: int) -> Value:
 
 
 def _bytes(value: Value) -> Value:
-    """Read a bytea (byteain): hex digits, or the older format with octal escapes."""
+    """Read a bytea (byteain): hex digits, or the older escape format."""
     text = value.sql
     digits = rf"regexp_replace(substr({text}, 3), '[ \n\t\r]', '', 'g')"
     strange = f"regexp_extract({digits}, '[^0-9A-Fa-f]')"
@@ -388,7 +388,7 @@ def _label(value: Value, target: int) -> Value:
 
 
 def fitted(value: Value, typmod: int) -> Value:
-    """Fit a string that is assigned: blanks are cut, other text that is too long raises 22001."""
+    """Fit an assigned string: cut off blanks; other text that is too long raises 22001."""
     most = length_of(typmod)
     name = "character" if value.type == BPCHAR else "character varying"
     kept = f"left({value.sql}, {most})"

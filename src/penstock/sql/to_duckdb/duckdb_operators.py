@@ -1,8 +1,8 @@
-"""Operators in DuckDB's SQL with PostgreSQL's results and errors.
+"""Compile operators to DuckDB's SQL with PostgreSQL's results and errors.
 
 An operator's name, its operands and its result type give a ``Value``. Where DuckDB differs
-(division by zero gives NULL, floats overflow to infinity) the SQL spells PostgreSQL's rule out. An
-operator that cannot be made to agree is refused.
+(division by zero gives NULL, floats overflow to infinity), the SQL spells out PostgreSQL's rule. An
+operator for which that is impossible is refused.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def compare(name: str, left: Value, right: Value) -> Value:
 
 def _comparable_types(left: int, right: int) -> bool:
     if element(left) and element(right):
-        by_label = is_enum(element(left))  # an enum has an order of its own
+        by_label = is_enum(element(left))  # enums do not sort by their text
         return left == right and not by_label and _comparable_types(element(left), element(right))
     pair = {left, right}
     if pair <= INTEGERS or pair <= FLOATS or pair <= _DATES or pair <= _TEXTS:
@@ -86,12 +86,12 @@ def _comparable_types(left: int, right: int) -> bool:
 
 
 def refused_operator(name: str, left: int, right: int) -> Exception:
-    """Return the error for an operator."""
+    """Return the error for an unsupported operator."""
     return refused(f"operator {type_name(left)} {name} {type_name(right)}")
 
 
 def binary(name: str, left: Value, right: Value, result: int, right_node: Node) -> Value:
-    """Compile an operator of two operands; patterns must be constants (``right_node``)."""
+    """Compile a binary operator. A pattern, in ``right_node``, must be a constant."""
     if name in COMPARISONS:
         return compare(name, left, right)
     if name in _LIKES or name in _REGEXES:
@@ -100,7 +100,7 @@ def binary(name: str, left: Value, right: Value, result: int, right_node: Node) 
     if name == "||" and pair <= _TEXTS:
         return _both(f"({left.sql} || {right.sql})", left, right, result)
     if name == "||" and len(pair & _TEXTS) == 1 and pair - _TEXTS <= INTEGERS:
-        # textanycat and anytextcat take the other operand as text.
+        # textanycat and anytextcat cast the other operand to text.
         texts = [f"CAST({value.sql} AS VARCHAR)" for value in (left, right)]
         return _both(f"({' || '.join(texts)})", left, right, result)
     if name == "^@" and pair <= _TEXTS:
@@ -131,7 +131,7 @@ def _match(name: str, left: Value, right: Value, pattern: Node) -> Value:
 
 
 def prefix(name: str, operand: Value) -> Value:
-    """Compile ``- x``, ``+ x``."""
+    """Compile ``- x`` or ``+ x``."""
     if name == "+" and (operand.type in INTEGERS | FLOATS or operand.type == NUMERIC):
         return operand
     if name == "-" and (operand.type in INTEGERS | FLOATS or operand.shape is not None):
@@ -146,7 +146,7 @@ def _both(sql: str, left: Value, right: Value, result: int) -> Value:
 
 
 def integer_arithmetic(name: str, left: Value, right: Value, result: int) -> Value:
-    """Compile arithmetic of integers: overflow is an error in both, division truncates in both."""
+    """Compile arithmetic of integers. In both systems overflow is an error, division truncates."""
     type_ = duckdb_type(result, None)
     if name in ("+", "-", "*"):
         return Value(_checked(name, left.sql, right.sql, result), result, None, True)
@@ -161,8 +161,8 @@ def integer_arithmetic(name: str, left: Value, right: Value, result: int) -> Val
 def _checked(name: str, left: str, right: str, result: int) -> str:
     """Compute in a wider type and cast back.
 
-    DuckDB's optimizer moves constants of plain sums and differences to the other side of a
-    comparison, which loses the overflow.
+    In a comparison, DuckDB's optimizer moves constants of plain sums and differences to the other
+    side, and an overflow is lost.
     """
     wide = "HUGEINT" if result == INT8 else "BIGINT"
     sql = f"(CAST({left} AS {wide}) {name} CAST({right} AS {wide}))"
@@ -170,7 +170,7 @@ def _checked(name: str, left: str, right: str, result: int) -> str:
 
 
 def _float_arithmetic(name: str, left: Value, right: Value, result: int) -> Value:
-    """Compile float8_pl, float8_mul, float8_div: infinity out of finite numbers is an error."""
+    """Compile float8_pl, float8_mul, float8_div: finite operands must not give infinity."""
     type_ = duckdb_type(result, None)
     a, b = f"CAST({left.sql} AS {type_})", f"CAST({right.sql} AS {type_})"
     done = f"({a} {name} {b})"
@@ -189,7 +189,7 @@ def _float_arithmetic(name: str, left: Value, right: Value, result: int) -> Valu
 
 
 def _numeric_arithmetic(name: str, left: Value, right: Value) -> Value:
-    """Compile exact arithmetic as PostgreSQL's, if the result surely fits 38 digits."""
+    """Compile exact arithmetic if every result fits into DuckDB's 38 digits."""
     if left.shape is None or right.shape is None:
         raise refused(f"operator {name} of numeric without precision")
     (p1, s1), (p2, s2) = left.shape, right.shape
@@ -238,7 +238,7 @@ def _date_arithmetic(name: str, left: Value, right: Value, result: int, right_no
 
 
 def _small(node: Node) -> bool:
-    """Tell whether the number of days keeps every date of the lake in the range of dates."""
+    """Tell whether the number of days, added to any date of the lake, stays in range."""
     if not isinstance(node, Const) or node.text is None or node.type not in INTEGERS:
         return False
     return abs(int(node.text)) <= _SMALL_DAYS
@@ -264,4 +264,4 @@ PLAIN: Final = (
         BOOL,
     }
 )
-"""Types that DuckDB compares as they are."""
+"""Types whose values DuckDB compares as PostgreSQL does."""

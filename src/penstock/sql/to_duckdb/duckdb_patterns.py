@@ -1,8 +1,8 @@
-"""LIKE, ILIKE and regular expressions with constant patterns, in DuckDB's SQL.
+"""Compile LIKE, ILIKE and regular expressions with constant patterns to DuckDB's SQL.
 
-The SQL of a string and a pattern give an SQL condition. Case is folded for A to Z only, as
-collation C does. Of PostgreSQL's advanced regular expressions, only the part that DuckDB's engine
-(RE2) reads alike is supported; the rest is refused.
+The SQL of a string and a pattern become an SQL condition. As in collation C, upper and lower case
+exist for A to Z only. Of PostgreSQL's advanced regular expressions, only the part with the same
+meaning in DuckDB's engine (RE2) is supported; the rest is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ascii_upper(sql: str) -> str:
 
 
 def like(sql: str, pattern: str, insensitive: bool) -> str:
-    """Compile ``sql LIKE pattern``; backslash escapes. Raises 22025 for one at the end."""
+    """Compile ``sql LIKE pattern``. Raises 22025 for a backslash at the end of the pattern."""
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
         raise InvalidEscapeSequence("LIKE pattern must not end with escape character")
     if insensitive:
@@ -50,7 +50,7 @@ def like(sql: str, pattern: str, insensitive: bool) -> str:
 
 
 def like_escape(pattern: str, escape: str) -> str:
-    """Rewrite a pattern with another escape character for the backslash (like_escape)."""
+    """Rewrite a pattern with another escape character to use backslashes (like_escape)."""
     if len(escape) > 1:
         raise InvalidEscapeCharacter(
             "invalid escape string",
@@ -85,7 +85,7 @@ def regular_expression(sql: str, pattern: str, insensitive: bool) -> str:
 def regular_replacement(sql: str, pattern: str, by: str, flags: str) -> str:
     """Compile regexp_replace for patterns that both engines read alike and match in one way.
 
-    Of several branches PostgreSQL takes the longest match, RE2 the first.
+    If several branches match, PostgreSQL takes the longest match, RE2 the first.
     """
     common_pattern(pattern)
     if "|" in pattern or set(flags) - {"g"} or not _REPLACEMENT.fullmatch(by):
@@ -101,7 +101,7 @@ def _lower_pattern(pattern: str) -> str:
 
 
 def common_pattern(pattern: str) -> str:
-    """Return the pattern itself. Raises FeatureNotSupported if the engines may differ."""
+    """Return the pattern unchanged. Raises FeatureNotSupported if the engines may differ."""
     at, depth, empty = 0, 0, True
     while at < len(pattern):
         match = _TOKEN.match(pattern, at)

@@ -1,9 +1,9 @@
-"""Typed expressions as SQL of DuckDB that gives PostgreSQL's values (execExprInterp.c).
+"""Compile typed expressions to DuckDB's SQL that gives PostgreSQL's values (execExprInterp.c).
 
 A typed tree, whose columns have the publisher's names, becomes SQL text that needs no extension and
-no setting. Predicates give a boolean or NULL. An operand that may raise an error is evaluated only
-if PostgreSQL would evaluate it: AND and OR go from left to right. Expressions that may differ from
-PostgreSQL are refused.
+no setting. A predicate gives a boolean or NULL. An operand that may raise an error is evaluated
+only if PostgreSQL would evaluate it: AND and OR go from left to right. Expressions that may differ
+from PostgreSQL are refused.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ from penstock.sql.typed.primnodes import (
 from penstock.sqlstate import StatementTooComplex
 
 MAX_LENGTH: Final = 1_000_000
-"""The longest predicate in characters: nested arithmetic repeats its operands."""
+"""The most characters of a predicate, which can grow fast: nested arithmetic repeats operands."""
 _LABELS: Final = frozenset({TEXT, VARCHAR, BPCHAR})
 _TESTS: Final = {"UNKNOWN": "NULL", "NOT UNKNOWN": "NOT NULL"}
 
 
 def predicate(node: Node) -> Value:
-    """Compile a boolean expression. Raises FeatureNotSupported, and 54001 if it gets too long."""
+    """Compile a boolean expression. Raises FeatureNotSupported; 54001 if the SQL is too long."""
     return ExpressionCompiler().value(node)
 
 
 def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value:
-    """Join by AND or OR from left to right; an earlier operand may decide, and ends the
-    evaluation."""
+    """Join operands by AND or OR. They are evaluated from left to right until one of them decides
+    the result."""
     result = values[-1]
     for value in reversed(values[:-1]):
         joined = f"({value.sql} {operator.value} {result.sql})"
@@ -95,9 +95,9 @@ def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value
 def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -> Value:
     """Return a strict function of operands that may fail. ``nodes``: the operands.
 
-    PostgreSQL evaluates every operand. DuckDB leaves one out if another is NULL, or if the types
-    decide a comparison with a constant. A constant NULL is checked first, since PostgreSQL's
-    planner sees it.
+    PostgreSQL evaluates every operand. DuckDB skips an operand if another one is NULL, or if a
+    comparison with a constant is decided by the types alone; so failing operands are tested first.
+    Operands without columns are tested even earlier: PostgreSQL's planner sees if they are NULL.
     """
     failing = [f"({value.sql}) IS NULL" for value in values if value.fails]
     if not failing:
@@ -118,7 +118,7 @@ def _limited(value: Value) -> Value:
 
 
 class ExpressionCompiler:
-    """The compiler of nodes to values; it holds the argument of the CASE around the node."""
+    """Compiles nodes to values, and keeps the argument of the CASE that contains the node."""
 
     def __init__(self) -> None:
         self._case: list[Value] = []
@@ -131,7 +131,7 @@ class ExpressionCompiler:
         return value
 
     def _constants_may_fail(self) -> None:
-        """Refuse constants that may fail: PostgreSQL's planner evaluates them even without rows."""
+        """Refuse constants that may fail: PostgreSQL's planner fails on them even without rows."""
         raise refused("an expression of constants that may fail")
 
     @singledispatchmethod
@@ -159,9 +159,9 @@ class ExpressionCompiler:
         return Value(f"CASE WHEN {early} THEN {decided} ELSE {joined.sql} END", BOOL, None, True)
 
     def _decided(self, node: Node, want: str) -> str | None:
-        """Return SQL that tells if constants alone make the node ``want``, None if they cannot.
+        """Return SQL that tells whether constants alone make the node ``want``; None if no SQL can.
 
-        PostgreSQL's planner sees that first, and then evaluates nothing else (clauses.c).
+        PostgreSQL's planner finds this out first, and then evaluates nothing else (clauses.c).
         """
         if not contains_var(node) and not self._case:
             return f"({self.value(node).sql}) IS {want}"
@@ -267,7 +267,7 @@ class ExpressionCompiler:
         return conjunction(compared, BoolOp.OR if node.any else BoolOp.AND)
 
     def _any_of_list(self, node: ScalarArrayOpExpr, left: Value, right_node: Node) -> Value:
-        """Compile ANY and ALL over an array that is a column: three-valued, element by element."""
+        """Compile ANY and ALL over an array column: element by element, in three-valued logic."""
         if isinstance(right_node, Const):
             return Value("CAST(NULL AS BOOLEAN)", BOOL, None, left.fails)
         right = self.value(right_node)
@@ -349,7 +349,7 @@ class ExpressionCompiler:
         sql = f"{name}({', '.join(value.sql for value in values)})"
         texts = texts_of(values)
         printed = None
-        if texts is not None:  # of equal values the first gives the text
+        if texts is not None:  # the text of the first of the equal values
             whens = zip(values, texts, strict=True)
             cases = " ".join(f"WHEN {value.sql} = {sql} THEN {text}" for value, text in whens)
             printed = f"CASE {cases} END"
@@ -357,7 +357,7 @@ class ExpressionCompiler:
 
 
 def _first_known(values: list[Value], shown: list[str]) -> str:
-    """Compile COALESCE: one value after the other if one may fail."""
+    """Compile COALESCE. If a value may fail, use CASE: it evaluates one value after another."""
     if not any(value.fails for value in values):
         return f"COALESCE({', '.join(shown)})"
     sql = shown[-1]
@@ -384,7 +384,7 @@ def _case(conditions: list[Value], results: list[str]) -> str:
 
 
 def stripped(node: Node) -> Node:
-    """Return the node behind labels and collations that do not change a constant."""
+    """Return the node below labels and collations, which do not change a constant."""
     while isinstance(node, RelabelType | CollateExpr):
         node = node.argument
     return node
@@ -402,7 +402,7 @@ def is_like_escape(node: Node) -> bool:
 
 
 def _elements(node: Node) -> Sequence[Node] | None:
-    """Return the elements of an array that is written out; None for a column or NULL."""
+    """Return the elements of ARRAY[...] or an array constant; None for a column or NULL."""
     if isinstance(node, ArrayExpr):
         return node.elements
     if isinstance(node, Const) and node.text is not None:
@@ -410,11 +410,10 @@ def _elements(node: Node) -> Sequence[Node] | None:
     return None
 
 
-# Fold constants that are written as arithmetic: ``24 * 60 * 60``, ``3 * interval '1 h'``
-# (clauses.c).
+# Fold arithmetic of constants: ``24 * 60 * 60``, ``3 * interval '1 h'`` (clauses.c).
 #
 # A typed expression of integers or intervals becomes a constant if it has a value. Any other
-# expression stays as it is. An expression without a value (``1 / 0``) stays, and is then refused.
+# expression stays as it is. So does one that fails (``1 / 0``), which is refused later.
 
 _BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 
@@ -434,7 +433,7 @@ _OPERATORS: Final[dict[str, Callable[[int, int], int]]] = {
 
 
 def folded(node: Node) -> Node:
-    """Return the constant to which the expression folds, or the expression."""
+    """Return the constant to which the expression folds, or the expression itself."""
     value = evaluated(node) if node.type == INTERVAL else _integer(node)
     if value is None or isinstance(node, Const):
         return node
@@ -442,7 +441,7 @@ def folded(node: Node) -> Node:
 
 
 def _integer(node: Node) -> int | None:
-    """Return the value of an expression of integer constants, None if it has none."""
+    """Return the value of an expression of integer constants; None if there is none."""
     if node.type not in _BITS:
         return None
     value = _evaluated(node)

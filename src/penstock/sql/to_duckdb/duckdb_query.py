@@ -1,8 +1,8 @@
-"""Typed queries as SQL of DuckDB that gives PostgreSQL's rows (execMain.c and its nodes).
+"""Compile typed queries to DuckDB's SQL that returns PostgreSQL's rows (execMain.c).
 
 A ``Query`` becomes SQL over inputs ``r1``, ``r2`` ... with columns ``c1``, ``c2`` ...; the result
-also names the tables of these inputs and the result's types. If rows have an order it is
-PostgreSQL's: bytes of strings, NULL above all values. The caller reads the tables.
+also lists the tables of these inputs and the result's types. Rows are sorted as PostgreSQL sorts
+them: strings by bytes, NULL above all values. The caller reads the tables.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class TableInput:
-    """A table that a query reads. ``columns``: the used ones, as (c1, column), at least one.
-    ``predicate``: SQL over these columns, without the relation's name, for the rows that count;
-    None: all rows. ``equal``: the values that the predicate requires of columns, as (name, text).
+    """A table that a query reads. ``columns``: the columns it uses, as (c1, column), at least one.
+    ``predicate``: SQL over these columns, without the relation's name, for the rows that the query
+    needs; None: all rows. ``equal``: columns that the predicate compares with ``=``: (name, text).
     """
 
     scan: TableScan
@@ -102,7 +102,7 @@ class TableInput:
 class CompiledQuery:
     """The SQL of a query. ``values``: the result's columns, c1 and so on.
 
-    ``once``: no input is read twice.
+    ``once``: the SQL reads no input twice.
     """
 
     sql: str
@@ -112,7 +112,7 @@ class CompiledQuery:
 
 
 def compile_query(query: Query, session: SessionValues | None = None) -> CompiledQuery:
-    """Compile a query that returns its rows as printed. Raises as ``compile_rows``."""
+    """Compile a query that returns its rows for printing. Raises as ``compile_rows``."""
     compiled = compile_rows(query, session)
     if not any(value.printed for value in compiled.values):
         return compiled
@@ -127,10 +127,10 @@ def compile_query(query: Query, session: SessionValues | None = None) -> Compile
 
 
 def compile_rows(query: Query, session: SessionValues | None = None) -> CompiledQuery:
-    """Compile a query that returns its rows as computed.
+    """Compile a query that returns its rows as computed, without texts for printing.
 
-    ``session``: None if the statement may not use the session's values. Raises FeatureNotSupported
-    if DuckDB differs, PenstockError (54001).
+    ``session``: None if the statement may not use the session's values. Raises PenstockError
+    (54001); FeatureNotSupported if DuckDB might differ.
     """
     compiler = QueryCompiler(session)
     with limited_depth():
@@ -142,19 +142,19 @@ def compile_rows(query: Query, session: SessionValues | None = None) -> Compiled
 
 
 def compile_input(item: TableInput) -> CompiledQuery:
-    """Compile the rows of an input, with the columns that are used by their names."""
+    """Compile a query for an input's rows, with the used columns under their names c1 ..."""
     names = ", ".join(name for name, _ in item.columns)
     return CompiledQuery(f"SELECT {names} FROM {item.scan.name}", (), (item,), once=True)
 
 
 # Compute numerics of any length in queries: quotients and rounding (numeric.c).
 #
-# A typed call becomes a ``Value`` that calls functions which ``numeric_functions`` registers with
-# the connection. A row filter has decimals only.
+# A typed call becomes a ``Value`` that calls the functions of ``numeric_functions``, which must be
+# registered with the connection. Row filters use only DuckDB's decimals.
 
 
 class NumericCompiler(ExpressionCompiler):
-    """The numeric operations of ``QueryCompiler`` that a row filter's expressions lack."""
+    """The numeric operations of ``QueryCompiler`` that row filters do not have."""
 
     def _division(self, node: OpExpr) -> Value:
         values = [self.value(argument) for argument in node.arguments]
@@ -165,7 +165,7 @@ class NumericCompiler(ExpressionCompiler):
         return strict(values, result, () if self._case else node.arguments)
 
     def _round(self, node: FuncExpr) -> Value:
-        """Round numbers that are texts; a row filter has decimals only."""
+        """Round numbers that are held as text; row filters use only decimals."""
         value = self.value(node.arguments[0])
         digits = stripped(node.arguments[-1]) if len(node.arguments) > 1 else Const(INT4, "0")
         text = digits.text if isinstance(digits, Const) else None
@@ -176,7 +176,7 @@ class NumericCompiler(ExpressionCompiler):
 
 
 class QueryCompiler(NumericCompiler):
-    """The compiler of one statement. ``tables``: in the SQL's order; ``nested``: by a subquery."""
+    """Compiles one statement. ``tables``: in the SQL's order; ``nested``: reads may be repeated."""
 
     def __init__(self, session: SessionValues | None = None) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class QueryCompiler(NumericCompiler):
         self._ctes: dict[str, tuple[Value, ...]] = {}
 
     def _constants_may_fail(self) -> None:
-        """Accept constants that may fail: the query fails when it evaluates them."""
+        """Accept constants that may fail: a query may fail when it evaluates them."""
 
     # Expressions
 
@@ -257,7 +257,7 @@ class QueryCompiler(NumericCompiler):
         return self._any_of(node, sql, value)
 
     def _any_of(self, node: SubLink, sql: str, value: Value) -> Value:
-        """Compile ANY and ALL by comparison: both sides as DuckDB compares them."""
+        """Compile a comparison with ANY or ALL of a subquery, in a form that DuckDB compares."""
         test = node.test
         if not isinstance(test, OpExpr) or test.name not in COMPARISONS:
             raise refused("this comparison with a subquery")
@@ -271,7 +271,7 @@ class QueryCompiler(NumericCompiler):
     # Inputs
 
     def input(self, scan: TableScan, asked: Sequence[tuple[Node, str]] = ()) -> TableInput:
-        """Return the input for a table. ``asked``: conditions on its rows, with their SQL."""
+        """Return the input of a table. ``asked``: conditions on its rows, with their SQL."""
         known = [(f"c{number}", column) for number, column in _numbered(scan.columns)]
         used = [item for item in known if (scan.name, item[0]) in self._used]
         predicate = " AND ".join(sql for _, sql in asked) or None
@@ -279,7 +279,7 @@ class QueryCompiler(NumericCompiler):
         return TableInput(scan, tuple(used or known[:1]), predicate, equal)
 
     def conditions(self, query: Query) -> dict[str, list[tuple[Node, str]]]:
-        """Return the conditions of WHERE on one table alone, so that fewer of its rows are read."""
+        """Return WHERE's conditions on single tables, by table, so that fewer rows are read."""
         scans = {scan.name: scan for node in query.from_ for scan in always_there(node)}
         found: dict[str, list[tuple[Node, str]]] = {}
         for condition in conjuncts(query.where):
@@ -293,7 +293,7 @@ class QueryCompiler(NumericCompiler):
         return found
 
     def _alone(self, scan: TableScan, condition: Node) -> Value:
-        """Compile a condition with column names that bear no relation."""
+        """Compile a condition with unqualified column names."""
         qualified = dict(self._columns)
         for number, item in _numbered(scan.columns):
             name = f"c{number}"
@@ -306,13 +306,13 @@ class QueryCompiler(NumericCompiler):
     # Queries
 
     def _texts(self, values: Sequence[Value]) -> dict[int, str]:
-        """Return the texts of numerics of several scales, by number; each gets a column."""
+        """Return ``Value.printed`` by number, where it is set; each becomes a column."""
         return {n: value.printed for n, value in _numbered(values) if value.printed is not None}
 
     def query(self, query: Query, *, printed: bool = False) -> tuple[str, tuple[Value, ...]]:
-        """Return SQL whose columns are c1, c2 ..., and their values without SQL of their own.
+        """Return SQL with columns c1, c2 ..., and the values of these columns.
 
-        ``printed``: there may be more columns, with the texts of some.
+        ``printed``: add columns for the texts of values that have ``Value.printed``.
         """
         with_ = self._with(query)
         from_ = [self._from(node) for node in query.from_]
@@ -348,8 +348,8 @@ class QueryCompiler(NumericCompiler):
     def _target_texts(self, query: Query, targets: Sequence[Value]) -> dict[int, str]:
         """Return the texts of targets by number.
 
-        In a grouped query a key has the text of one of its rows, an aggregate its own text, and any
-        other target none.
+        If rows are grouped by such a key, the key has the text of one of its rows, an aggregate has
+        its own text, and other targets have none.
         """
         texts = self._texts(targets)
         if not any(self.value(node).printed for node in query.group):
@@ -383,7 +383,7 @@ class QueryCompiler(NumericCompiler):
                 continue
             sql, values = self.query(cte.query, printed=True)
             self._ctes[cte.name] = values
-            # MATERIALIZED, since an input can be read only once.
+            # MATERIALIZED, because an input can be read only once.
             parts.append(f"{cte.name} AS MATERIALIZED ({sql})")
         return f"WITH {recursive}{', '.join(parts)} " if parts else ""
 
@@ -400,7 +400,7 @@ class QueryCompiler(NumericCompiler):
         return f" ORDER BY {', '.join(keys)}"
 
     def _sort_value(self, node: Node, query: Query) -> Value:
-        """Return a target by its place, which avoids computing it twice, or by its name."""
+        """Return a target by its number, so that it is not computed twice, or by its name."""
         value = self.value(node)
         if node not in query.targets:
             return value
@@ -441,7 +441,7 @@ class QueryCompiler(NumericCompiler):
         raise refused(f"function {node.function} in FROM")
 
     def scan(self, node: TableScan) -> str:
-        """Make a table's columns known."""
+        """Make a table's columns known to the compiler; return the table's name in the SQL."""
         self.tables.append(node)
         for number, item in _numbered(node.columns):
             name = f"c{number}"
@@ -500,7 +500,7 @@ class QueryCompiler(NumericCompiler):
         self._expose(node.name, exposed)
         word = node.operation.value + (" ALL" if node.all else "")
         alike = any(value.printed for value in exposed) and not node.all
-        if alike:  # of equal rows the first gives the text
+        if alike:  # the text of the first of the equal rows
             word = "UNION ALL"
         both = (
             f"(SELECT {', '.join(first) or '1'} FROM ({left_sql}) {word}"
@@ -513,7 +513,7 @@ class QueryCompiler(NumericCompiler):
 
 
 def _text(number: int) -> str:
-    """Return the name of the column with the texts of another."""
+    """Return the name of the column that holds the texts of a column."""
     return f"c{number}_text"
 
 
@@ -524,7 +524,7 @@ def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:
 # Compile aggregates and window functions in DuckDB's SQL with PostgreSQL's results
 # (pg_aggregate.dat).
 #
-# An aggregate's name and its arguments give a ``Value``. Other aggregates are refused.
+# An aggregate's name and its arguments give a ``Value``. Unknown aggregates are refused.
 
 _RANKS: Final = {
     "row_number": "BIGINT",
@@ -571,7 +571,7 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
         case "bool_or":
             return Value(call("bool_or"), BOOL, None, fails)
         case "string_agg" if node.type == TEXT and isinstance(node.arguments[1], Const):
-            # DISTINCT sorts the values (nodeAgg.c).
+            # In PostgreSQL DISTINCT also sorts the values (nodeAgg.c).
             order = order or (f" ORDER BY {first.sql}" if distinct else "")
             return Value(call("string_agg", values[1].sql), TEXT, None, fails)
         case "array_agg" if not element(first.type):
@@ -601,8 +601,8 @@ def _sum(node: Aggref, value: Value, call: Callable[[str], str], fails: bool) ->
 def _average(node: Aggref, value: Value, call: Callable[[str], str], fails: bool) -> Value:
     total, count = call("sum"), call("count")
     if value.type == FLOAT8:
-        # float8_accum also keeps the sum of the squared distances, and fails if it is out of range.
-        # In every order, the square of the greatest distance is a part of this sum.
+        # float8_accum also sums squared distances, and fails if this sum overflows. In any order
+        # of rows, the sum contains the square of the greatest distance.
         distance = f"({call('max')} - {call('min')})"
         too_great = f"NOT isfinite({total}) OR isinf({distance} * {distance})"
         return _in_range(f"({total} / {count})", too_great, call)
@@ -613,7 +613,7 @@ def _average(node: Aggref, value: Value, call: Callable[[str], str], fails: bool
 
 
 def _in_range(sql: str, too_great: str, call: Callable[[str], str]) -> Value:
-    """Raise an error for an infinite result of finite numbers (float8pl, float8_accum)."""
+    """Make an infinite result of finite numbers an error (float8pl, float8_accum)."""
     finite = f"isfinite({call('min')}) AND isfinite({call('max')})"
     checked = f"CASE WHEN {finite} AND ({too_great}) THEN CAST({OVERFLOW} AS DOUBLE) ELSE {sql} END"
     return Value(checked, FLOAT8, None, True)
@@ -632,7 +632,7 @@ def _extreme(node: Aggref, value: Value, sql: str, tail: str, fails: bool) -> Va
 
 
 def window_function(node: Aggref, values: Sequence[Value], over: str) -> Value:
-    """Compile a function that exists only with OVER. Raises FeatureNotSupported."""
+    """Compile a pure window function, such as rank(). Raises FeatureNotSupported."""
     name, fails = node.name, any(value.fails for value in values)
     if name in _RANKS:
         return Value(f"CAST({name}(){over} AS {_RANKS[name]})", node.type)
@@ -652,7 +652,7 @@ def window_function(node: Aggref, values: Sequence[Value], over: str) -> Value:
 
 
 def _of_window(name: str, node: Aggref, values: Sequence[Value], over: str, fails: bool) -> Value:
-    """Compile a value of another row."""
+    """Compile a function that returns a value of another row, such as lag()."""
     first, *more = values
     after = "".join(f", {value.sql}" for value in more)
     printed = None if first.printed is None else f"{name}({first.printed}{after}){over}"
@@ -665,7 +665,7 @@ def _check_positive(node: Node, message: str, sqlstate: str) -> None:
 
 
 def check_groupable(value: Value) -> None:
-    """Check that equal values of PostgreSQL are one value in DuckDB. Raises FeatureNotSupported."""
+    """Raise FeatureNotSupported if values that PostgreSQL calls equal may differ in DuckDB."""
     if (
         value.type in PLAIN
         or element(value.type) in PLAIN
@@ -682,9 +682,9 @@ def _refused(node: Aggref, values: Sequence[Value]) -> Exception:
     return refused(f"function {node.name}({shown})")
 
 
-# Compile an item of ORDER BY so that DuckDB orders as PostgreSQL does.
+# Compile an item of ORDER BY so that DuckDB sorts as PostgreSQL does.
 #
-# A sort key with its compiled value becomes SQL. Types with another order in DuckDB are refused.
+# A sort key and its compiled value become SQL. Types that DuckDB sorts differently are refused.
 
 _ORDERED: Final = PLAIN | {NUMERIC, BPCHAR}
 
@@ -694,8 +694,8 @@ def order_by(key: SortKey, value: Value) -> str:
     if value.type in SUBTYPES:
         return f"{range_key(value.sql, value.type)} {_direction(key)}"
     if value.type not in _ORDERED and not is_enum(value.type):
-        # NULL elements go where NULL goes. That is right for ASC NULLS LAST and DESC NULLS FIRST
-        # only.
+        # DuckDB sorts NULL elements of arrays like NULL itself. This is right only for
+        # ASC NULLS LAST and DESC NULLS FIRST.
         usual = key.nulls_first == key.descending
         if element(value.type) not in _ORDERED or not usual:
             raise refused(f"ORDER BY of {type_name(value.type)}")
@@ -703,7 +703,7 @@ def order_by(key: SortKey, value: Value) -> str:
 
 
 def in_own_order(value: Value) -> bool:
-    """Tell whether rows are ordered by the value itself."""
+    """Tell whether rows are sorted by the value itself."""
     return value.type not in SUBTYPES and comparable(value, value)[0] == value.sql
 
 
@@ -712,10 +712,10 @@ def _direction(key: SortKey) -> str:
     return f"{direction} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
 
 
-# Order ranges (rangetypes.c, range_cmp), which are held as their text.
+# Sort ranges (rangetypes.c, range_cmp), which are held as text.
 #
-# SQL of a range's text, as ``range_out`` prints it, becomes SQL of a value that DuckDB orders the
-# same way: the empty range, then by the lower bounds, then by the upper ones. A missing bound lies
+# SQL of a range's text, as ``range_out`` prints it, becomes SQL of a value that DuckDB sorts the
+# same way: the empty range first, then by lower bound, then by upper bound. A missing bound is
 # beyond every value.
 
 SUBTYPES: Final = {
@@ -734,9 +734,9 @@ _UPPER: Final = 3
 
 
 def range_key(text: str, range_type: int) -> str:
-    """Return a struct: DuckDB orders it by its fields.
+    """Return a struct, which DuckDB sorts field by field.
 
-    Missing bounds are equal, so the values in their fields do not matter.
+    All missing bounds are equal, so the values of their fields do not matter.
     """
     subtype = SUBTYPES[range_type]
     lower, upper = _part(text, _LOWER), _part(text, _UPPER)
@@ -762,6 +762,6 @@ def _value(bound: str, subtype: int) -> str:
     if subtype == NUMERIC:
         return sort_key(given)
     if subtype in (DATE, TIMESTAMP, TIMESTAMPTZ):
-        # DuckDB reads (BC) after the date.
+        # DuckDB expects (BC) right after the date.
         given = rf"regexp_replace({given}, '^(\S+)(.*) BC$', '\1 (BC)\2')"
     return f"CAST({given} AS {DUCKDB[subtype]})"

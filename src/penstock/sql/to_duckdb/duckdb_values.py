@@ -1,10 +1,9 @@
 """PostgreSQL values as DuckDB holds them: types, constants, the order of numerics and enums.
 
-A ``Value`` is SQL text with facts that DuckDB's own types lack, made from pg_type oids and
-constants in PostgreSQL's text. Columns are held as ``penstock.pgtypes.arrow_type`` says. A
-numeric(p,s) is a DECIMAL. A numeric without limits is its text; ``comparable`` turns this into a
-string that sorts as the number does. A value of an enum is its label; ``comparable`` turns it into
-its position.
+A ``Value`` is SQL text with facts that DuckDB's own types lack. Columns are held in the types of
+``penstock.pgtypes.arrow_type``: numeric(p,s) is a DECIMAL, a numeric without precision is held as
+text, an enum as its label. To compare them, ``comparable`` turns the text of a numeric into a
+string that sorts like the number, and a label into its rank in the enum.
 """
 
 from __future__ import annotations
@@ -63,18 +62,18 @@ DUCKDB: Final = {
     TIMESTAMP: "TIMESTAMP",
     TIMESTAMPTZ: "TIMESTAMP WITH TIME ZONE",
 }
-"""DuckDB's type of a PostgreSQL type; numeric is a DECIMAL or, without limits, a VARCHAR."""
+"""DuckDB's types by type oid. numeric is missing: it is a DECIMAL, or without precision VARCHAR."""
 
 Shape = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An SQL text. ``type``: pg_type oid; ``shape``: precision and scale of a DECIMAL (or of an
-    array's elements), None for numbers as text; ``fails``: evaluating it may raise an error.
+    """A value as SQL. ``type``: pg_type oid; ``shape``: precision and scale of a DECIMAL (or of an
+    array's elements), None for numerics held as text; ``fails``: evaluation may raise an error.
 
-    ``printed``: SQL of numeric_out of the value, or of its elements, if a DECIMAL holds numbers of
-    several scales; None: the DECIMAL's own text.
+    ``printed``: SQL for the text of a numeric, or of an array's elements, if one DECIMAL holds
+    numbers of several scales; None: the DECIMAL's own text is right.
     """
 
     sql: str
@@ -85,7 +84,7 @@ class Value:
 
 
 def refused(what: str) -> FeatureNotSupported:
-    """Return the error for a feature that PostgreSQL allows and we do not."""
+    """Return the error for a feature that PostgreSQL has and Penstock does not."""
     return FeatureNotSupported(
         f"{what} is not supported",
         hint="The documentation lists the functions, operators and casts that are supported.",
@@ -93,7 +92,7 @@ def refused(what: str) -> FeatureNotSupported:
 
 
 def duckdb_type(oid: int, shape: Shape | None) -> str:
-    """Return DuckDB's name of a type. Raises FeatureNotSupported for types with unknown values."""
+    """Return DuckDB's name of a type. Raises FeatureNotSupported for unsupported types."""
     item = element(oid)
     if item:
         return duckdb_type(item, shape) + "[]"
@@ -107,10 +106,10 @@ def duckdb_type(oid: int, shape: Shape | None) -> str:
 
 
 def column(name: str, oid: int, typmod: int, relation: str = "") -> Value:
-    """Return a column, quoted by its name at the publisher. ``relation``: its relation, if any."""
+    """Return a column by its name at the publisher. ``relation``: the relation's name, if any."""
     sql = f"{relation}.{quoted(name)}" if relation else quoted(name)
     shape = precision_and_scale(typmod) if NUMERIC in (oid, element(oid)) else None
-    if oid == INT2:  # Spark's byte is a smallint too
+    if oid == INT2:  # the column may be Spark's byte
         return Value(f"CAST({sql} AS SMALLINT)", oid)
     return Value(sql, oid, shape)
 
@@ -121,7 +120,7 @@ def constant(text: str | None, oid: int) -> Value:
         return _array_constant(text, oid)
     if oid == NUMERIC:
         return _numeric_constant(text)
-    if oid == INTERVAL:  # kept as text, like the columns of that type
+    if oid == INTERVAL:  # held as text, like columns of this type
         return Value("CAST(NULL AS VARCHAR)" if text is None else simple_quote_literal(text), oid)
     if text is None:
         return Value(f"CAST(NULL AS {duckdb_type(oid, None)})", oid)
@@ -137,7 +136,7 @@ def _array_constant(text: str | None, oid: int) -> Value:
 
 
 def array(elements: list[Value], oid: int) -> Value:
-    """Return a list of values of one type."""
+    """Return an array of values that all have one type."""
     elements, shape = aligned(elements) if elements else ([], (1, 0))
     shape = shape if element(oid) == NUMERIC else None
     body = ", ".join(value.sql for value in elements)
@@ -173,7 +172,7 @@ def _literal(text: str, oid: int) -> str:
 
 
 def duckdb_date(text: str, oid: int) -> str:
-    """Return a date as DuckDB writes it, with (BC) right behind the date."""
+    """Return a date as DuckDB writes it, with (BC) right after the date."""
     if "infinity" in text:
         return text
     year = int(text.split("-")[0])
@@ -186,14 +185,14 @@ def duckdb_date(text: str, oid: int) -> str:
 
 
 def integer_shape(oid: int) -> Shape:
-    """Return the DECIMAL that holds every value of an integer type."""
+    """Return the shape of the DECIMAL that holds every value of an integer type."""
     return _DIGITS[oid], 0
 
 
 def aligned(values: list[Value]) -> tuple[list[Value], Shape | None]:
     """Return values of one type in one representation: numerics as one DECIMAL, or all as text.
 
-    If they have several scales, each value is ``printed`` with its own.
+    Values of several scales keep their own text in ``printed``.
     """
     if any(element(value.type) == NUMERIC for value in values):
         return _aligned_lists(values)
@@ -217,7 +216,7 @@ def _aligned_lists(values: list[Value]) -> tuple[list[Value], Shape | None]:
 
 
 def list_text(value: Value) -> str:
-    """Return a list of numerics as their texts."""
+    """Return a list of numerics as a list of their texts."""
     if value.printed is not None:
         return value.printed
     if value.shape is None:
@@ -234,13 +233,13 @@ def _as_decimal(value: Value, shape: Shape, several: bool) -> Value:
 
 
 def texts_of(values: list[Value]) -> list[str] | None:
-    """Return the texts of ``aligned`` values; None if all have one scale."""
+    """Return the texts of ``aligned`` values; None if all have the same scale."""
     texts = [value.printed for value in values if value.printed is not None]
     return texts if len(texts) == len(values) else None
 
 
 def as_text(value: Value) -> str:
-    """Return a numeric as its text."""
+    """Return SQL for the text of a numeric."""
     if value.printed is not None:
         return value.printed
     return value.sql if value.shape is None else decimal_text(value.sql, value.shape)
@@ -249,7 +248,7 @@ def as_text(value: Value) -> str:
 def decimal_text(sql: str, shape: Shape) -> str:
     """Print a decimal as numeric_out does.
 
-    DuckDB prints no zero before the point if the type has no digit there.
+    DuckDB prints .5 instead of 0.5 if the type has no digits before the point.
     """
     text = f"CAST({sql} AS VARCHAR)"
     precision, scale = shape
@@ -271,14 +270,14 @@ def comparable(left: Value, right: Value) -> tuple[str, str]:
 
 
 def _position(value: Value) -> str:
-    """Return a label's position in its type (enum_cmp); NULL for an unknown label."""
+    """Return the rank of a label in its enum (enum_cmp); NULL for an unknown label."""
     labels = map(simple_quote_literal, types()[value.type].labels)
     whens = "".join(f" WHEN {label} THEN {n}" for n, label in enumerate(labels, 1))
     return f"CASE {value.sql}{whens} END" if whens else "CAST(NULL AS INTEGER)"
 
 
 def _trimmed(value: Value) -> str:
-    """Return char(n) without its trailing blanks, which do not count."""
+    """Return char(n) without trailing blanks, which comparisons ignore."""
     if value.type == BPCHAR:
         return f"rtrim({value.sql}, ' ')"
     if element(value.type) == BPCHAR:
@@ -292,10 +291,10 @@ def _numeric_list(value: Value) -> str:
 
 
 def sort_key(text: str) -> str:
-    """Return a string that sorts as the number does (numeric_cmp).
+    """Return a string that sorts like the number (numeric_cmp).
 
-    It holds the sign, the number of digits before the point, and the digits; for negative numbers
-    the nines' complement. NaN equals NaN and is the greatest.
+    The string has the sign, the number of digits before the point, and the digits; for negative
+    numbers their nines' complement. NaN equals NaN and is the greatest.
     """
     positive = f"('2' || {_digits_key(text)})"
     negative = (

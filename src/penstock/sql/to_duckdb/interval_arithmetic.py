@@ -1,9 +1,9 @@
-"""Dates and timestamps with an interval, and arithmetic of intervals that are constants
+"""Compile date and timestamp arithmetic with intervals, and compute with interval constants
 (timestamp_pl_interval, interval_mul of timestamp.c).
 
-The result is DuckDB's SQL, or a constant. Columns of type interval are kept as text, so an interval
-must be a constant. Months are added first and then days, as in PostgreSQL, and the session's time
-zone is UTC.
+The result is DuckDB's SQL, or a constant. Interval columns are held as text, so an interval must be
+a constant. Months are added first and then days, as in PostgreSQL, and the session's time zone is
+UTC.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _DAY: Final = 86_400_000_000
 
 
 def interval_operand(operands: Sequence[Node]) -> Node | None:
-    """Return the only operand that is an interval, else None."""
+    """Return the operand that is an interval; None if not exactly one is."""
     found = [operand for operand in operands if operand.type == INTERVAL]
     return found[0] if len(found) == 1 < len(operands) else None
 
 
 def moved(name: str, moment: Value, interval: Node, result: int) -> Value:
-    """Add an interval to a date or timestamp, or subtract it (``name``).
+    """Add an interval to a date or timestamp, or subtract it (``name``: ``+`` or ``-``).
 
-    Raises FeatureNotSupported for an interval that is no constant, or of more than a thousand
-    years: the result for years 1 to 9999 must stay within DuckDB's range.
+    Raises FeatureNotSupported for an interval that is not a constant, or is longer than a thousand
+    years: from the years 1 to 9999, the result must stay in DuckDB's range.
     """
     constant = evaluated(interval)
     if constant is None or "infinity" in moment.sql:
@@ -60,7 +60,7 @@ def in_utc(moment: Value) -> str:
 
 
 def evaluated(node: Node) -> IntervalValue | None:
-    """Return the value of an expression of constants; None for others, and for NULL."""
+    """Return the value of an expression of constants; None for NULL and other expressions."""
     if isinstance(node, Const):
         known = node.type == INTERVAL and node.text is not None
         return read_interval(node.text) if known and node.text is not None else None

@@ -1,7 +1,7 @@
-"""Numbers of any length as numeric.c computes and prints them; DuckDB's decimals have 38 digits.
+"""Compute numerics of any length as numeric.c does; DuckDB's decimals have at most 38 digits.
 
-The functions take and return texts of numeric's output function. A DuckDB connection calls them,
-and gives NULL for a NULL argument.
+The functions take and return the text of numeric_out. A DuckDB connection calls them, and returns
+NULL for a NULL argument.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import duckdb
 DIVISION: Final = "pg_numeric_div"
 """(dividend, divisor) -> their quotient."""
 ROUND: Final = "pg_numeric_round"
-"""(number, digits after the point, at least 0) -> the number rounded to that many."""
+"""(number, digits after the point, at least 0) -> the rounded number."""
 
 _MIN_SIGNIFICANT: Final = 16
 """NUMERIC_MIN_SIG_DIGITS"""
@@ -27,7 +27,7 @@ _NOT_A_NUMBER: Final = "NaN"
 
 
 def register(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the functions known to a connection."""
+    """Register the functions with a connection."""
     connection.create_function(DIVISION, numeric_division, ["VARCHAR", "VARCHAR"], "VARCHAR")
     connection.create_function(ROUND, numeric_round, ["VARCHAR", "INTEGER"], "VARCHAR")
 
@@ -47,7 +47,7 @@ def numeric_division(dividend: str, divisor: str) -> str:
         return "0"
     scale = _division_scale(first, second)
     digits = max(first.adjusted() - second.adjusted(), 0) + scale + _SPARE_DIGITS
-    # Cut off, so that the result is not rounded twice; a last digit 1 marks a remainder.
+    # Truncate, so that the result is rounded only once; a last digit 1 stands for a remainder.
     cut = _truncated(first, second, digits)
     return _printed(cut, scale)
 
@@ -63,7 +63,7 @@ def _truncated(dividend: Decimal, divisor: Decimal, digits: int) -> Decimal:
 
 
 def numeric_round(number: str, digits: int) -> str:
-    """Round (numeric_round). ``digits``: from 0 on."""
+    """Round (numeric_round). ``digits``: after the point, at least 0."""
     value = Decimal(number)
     if not value.is_finite():
         return number

@@ -1,6 +1,6 @@
 """Values that a query takes from its session: user, database, time (ExecEvalSQLValueFunction).
 
-They are constants of a statement, in the text of their types.
+During a statement they are constants.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.sql.typed.query_nodes import SessionValue
 
 @dataclass(frozen=True, slots=True)
 class SessionValues:
-    """The facts. ``user``: "" if the role ``role_oid`` is gone.
+    """Facts about the session. ``user``: "" if the role ``role_oid`` no longer exists.
 
     ``started``: the transaction's start, in UTC, which is the time zone of every session.
     """

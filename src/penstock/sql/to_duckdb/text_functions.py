@@ -1,8 +1,8 @@
-"""Functions of text in catalog queries as varlena.c and oracle_compat.c compute them.
+"""Text functions of catalog queries, computed as in varlena.c and oracle_compat.c.
 
-DuckDB passes values, of which none is NULL; the functions return values or raise PostgreSQL's
-errors. They count the texts that a query makes, since DuckDB's limit of memory does not cover texts
-between its operators.
+DuckDB calls the functions with values that are not NULL; they return values or raise PostgreSQL's
+errors. They count the bytes of text that a query makes, because DuckDB's memory limit does not
+cover text between its operators.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _ITEM: Final = 64
 
 
 class Budget:
-    """The bytes of text that one query has made."""
+    """Counts the bytes of text that a query makes, up to ``MAX_MADE``."""
 
     def __init__(self) -> None:
         self._made = 0
 
     def reset(self) -> None:
-        """Begin another query."""
+        """Start counting for another query."""
         self._made = 0
 
     def take(self, size: int) -> None:
-        """Count bytes before they are made. Raises OutOfMemory (53200)."""
+        """Count bytes before they are allocated. Raises OutOfMemory (53200)."""
         self._made += size
         if self._made > MAX_MADE:
             raise OutOfMemory(
@@ -51,8 +51,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class TextFunction:
-    """A function. ``of``: name and argument types in pg_proc; ``signature``: as DuckDB calls it.
-    ``size``: the upper limit of a result's bytes, by the arguments.
+    """A function. ``of``: name and argument types in pg_proc; ``signature``: for DuckDB.
+    ``size``: computes an upper limit of the result's bytes from the arguments.
     """
 
     of: tuple[str, tuple[int, ...]]
@@ -61,7 +61,7 @@ class TextFunction:
     size: Callable[..., int]
 
     def counted(self, budget: Budget) -> Callable[..., Any]:
-        """Return the function that counts its results, and gives NULL for a NULL argument."""
+        """Wrap the function: count its results, and return NULL for a NULL argument."""
 
         def call(*cells: Any) -> Any:
             if None in cells:
@@ -156,7 +156,7 @@ def _joined_size(items: list[str | None], separator: str = ",", null: str = "") 
 
 
 def split_size(text: str | None, separator: str | None) -> int:
-    """Return the size of an array of texts, including Python's own cost for each."""
+    """Return the bytes of an array of texts, including Python's overhead for each text."""
     if text is None:
         return 0
     count = len(text) if separator is None else text.count(separator) if separator else 0
@@ -212,7 +212,7 @@ _ALL: Final = (
     _of("quote_literal", "t", quote_literal, lambda text: 2 * _bytes(text)),
     _of("textcat", "tt", lambda a, b: a + b, lambda a, b: _bytes(a) + _bytes(b)),
     _of("common_pattern", "t", common_pattern, _plain_size),
-    # These have no row of pg_proc with such arguments; only the compiler calls them.
+    # pg_proc has no functions with these arguments; only the compiler calls them.
     _of("bpchar", "ti", _bpchar, lambda _, length: length),
     _of("concat_ws", "ta", _concat_ws, _concat_ws_size),
     _of("array_out", "a", join_array, _joined_size),
@@ -221,10 +221,10 @@ _ALL: Final = (
     _of("array_to_string", "att", _array_to_string, _joined_size),
 )  # fmt: skip
 TEXT_FUNCTIONS: Final[Mapping[str, TextFunction]] = {f.signature.name: f for f in _ALL}
-"""Functions by the name that DuckDB calls."""
+"""Functions by the name under which DuckDB calls them."""
 COMMON_PATTERN: Final = "common_pattern_t"
 """The function that checks a computed regular expression and returns it."""
 BY_PROC: Final = {f.of: f.signature.name for f in _ALL}
-"""Names that DuckDB calls, by name and argument types in pg_proc."""
+"""The names under which DuckDB calls functions, by name and argument types in pg_proc."""
 STRING_TO_ARRAY: Final = CatalogFunction("string_to_array", ("text", "text", "text"), "_text")
-"""The one function that is not strict."""
+"""The only function that is not strict."""

@@ -1,1 +1,1 @@
-"""Analysis of raw trees to typed ones (analyze.c, parse_*.c): finds names, types and functions."""
+"""Turn raw trees into typed trees: look up names, types and functions (analyze.c, parse_*.c)."""

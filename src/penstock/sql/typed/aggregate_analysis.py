@@ -1,7 +1,7 @@
 """Aggregates and window functions (parse_agg.c, ParseFuncOrColumn of parse_func.c).
 
-A call with its typed arguments and its clause becomes an Aggref or a WindowFunc. The code that runs
-aggregates refuses those that it cannot compute.
+A call with typed arguments becomes an Aggref, or a WindowFunc if it has OVER. The code that runs
+aggregates refuses the aggregates that it cannot compute.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _has_window(node: Node) -> bool:
 
 
 def contains_aggregate(nodes: tuple[Node, ...]) -> bool:
-    """Tell whether one of the nodes is computed over groups of rows."""
+    """Tell whether one of the nodes contains an aggregate."""
     return any(_computes(node) for node in nodes)
 
 

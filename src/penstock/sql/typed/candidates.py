@@ -1,7 +1,7 @@
 """Look-up of operators and functions (parse_oper.c, parse_func.c).
 
-A name and the types of its arguments lead to a row of pg_operator or pg_proc, or to PostgreSQL's
-error with its hint.
+From a name and argument types, find the row of pg_operator or pg_proc, or raise PostgreSQL's error
+with its hint.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _CASTS_HINT: Final = "You might need to add explicit type casts."
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A row with the types against which its arguments are matched.
+    """An operator or function, with the parameter types that a call is matched against.
 
-    ``places``: for each argument of a call with named arguments, its place in the function's; () if
-    they are in order.
+    ``places``: for each argument of a call with named arguments, the number of its parameter; () if
+    all arguments are in order.
     """
 
     row: Operator | Function
@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 
 def find_operator(name: str, left: int | None, right: int) -> Operator:
-    """Return the operator; ``left`` None: a prefix operator. Raises 42883 and 42725."""
+    """Return the operator; ``left`` is None for a prefix operator. Raises 42883 and 42725."""
     wanted = (right,) if left is None else (left, right)
     if left is None:
         candidates = [Candidate(o, (o.right,)) for o in operators().get(name, ()) if not o.left]
@@ -75,7 +75,7 @@ def _operator(candidate: Candidate) -> Operator:
 
 
 def _same_for_unknown(wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """Give a literal the type of the other side (binary_oper_exact)."""
+    """Give an untyped literal the type of the other operand (binary_oper_exact)."""
     known = [oid for oid in wanted if oid != UNKNOWN]
     return tuple(known[0] if oid == UNKNOWN and known else oid for oid in wanted)
 
@@ -83,11 +83,11 @@ def _same_for_unknown(wanted: tuple[int, ...]) -> tuple[int, ...]:
 def find_function(
     name: str, wanted: Sequence[int], *, variadic: bool = False, names: Sequence[str] = ()
 ) -> Candidate | None:
-    """Return the function with the types of its arguments; None if no name and number fits.
+    """Return the function and its parameter types; None if no function fits the call.
 
-    Raises 42725 if several fit equally well. Variadic arguments are repeated, defaults left out;
-    ``variadic``: the last argument is the array of variadic ones. ``names``: names of the last
-    arguments, if the call gives them.
+    Raises 42725 if several fit equally well. The parameter types match the call: a variadic one is
+    repeated, omitted ones are left out. ``variadic``: the last argument is written with VARIADIC.
+    ``names``: the names of the last arguments, if the call uses named notation.
     """
     candidates = []
     for function in functions_by_name().get(name, ()):
@@ -116,7 +116,7 @@ def find_function(
 
 
 def signature(name: str, wanted: Sequence[int], names: Sequence[str] = ()) -> str:
-    """Return a call as errors show it (func_signature_string)."""
+    """Print a call for an error message (func_signature_string)."""
     shown = [type_name(oid) for oid in wanted]
     first = len(wanted) - len(names)
     shown[first:] = [f"{n} => {type_}" for n, type_ in zip(names, shown[first:], strict=True)]
@@ -126,9 +126,9 @@ def signature(name: str, wanted: Sequence[int], names: Sequence[str] = ()) -> st
 def _places(
     function: Function, count: int, variadic: bool, names: Sequence[str]
 ) -> tuple[int, ...]:
-    """Return the place of each argument, () if the function lacks such arguments (MatchNamedCall).
+    """Return each argument's parameter number; () if the function does not fit (MatchNamedCall).
 
-    Repeated arguments have no names.
+    A variadic function fits a call with names only if the call has VARIADIC.
     """
     if (function.variadic and not variadic) or count > len(function.arguments):
         return ()
@@ -152,7 +152,7 @@ def _arguments(function: Function, count: int, variadic: bool) -> tuple[int, ...
 
 
 def select_candidate(wanted: Sequence[int], candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return one candidate, or those that cannot be told apart (func_select_candidate)."""
+    """Return the best candidate, or all that fit equally well (func_select_candidate)."""
     best = _best(candidates, lambda c: _exact(wanted, c))
     if len(best) == 1:
         return best
@@ -190,7 +190,7 @@ def _exact_or_preferred(wanted: Sequence[int], candidate: Candidate) -> int:
 
 
 def _by_category(wanted: Sequence[int], candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Narrow by the category that the candidates have in the place of a literal; [] if it fails."""
+    """Keep candidates of the preferred category wherever the call has an untyped literal."""
     categories: dict[int, tuple[str, bool]] = {}
     for position, oid in enumerate(wanted):
         if oid != UNKNOWN:
@@ -211,7 +211,7 @@ def _by_category(wanted: Sequence[int], candidates: Sequence[Candidate]) -> Sequ
 
 
 def _slot_category(oids: Sequence[int]) -> tuple[str, bool] | None:
-    """Return the category of a slot, and whether a preferred type is among its types."""
+    """Return a parameter's category and whether it has a preferred type; None on a conflict."""
     slot, preferred = category(oids[0]), is_preferred(category(oids[0]), oids[0])
     conflict = False
     for oid in oids[1:]:

@@ -1,7 +1,7 @@
-"""INSERT, UPDATE and DELETE to typed plans (analyze.c, transformInsertStmt and its kin).
+"""Turn INSERT, UPDATE and DELETE into typed plans (analyze.c: transformInsertStmt and others).
 
-A plan holds values with the coercions of assignments; wrong statements raise PostgreSQL's errors.
-The code that runs a plan finds the partition of each row, and checks the right to write.
+A plan holds the new values, coerced to their columns; wrong statements raise PostgreSQL's errors.
+The code that runs a plan finds each row's partition, and checks the right to write.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ _CAST_HINT = "You will need to rewrite or cast the expression."
 class InsertPlan:
     """The plan of an INSERT. ``columns``: names of the written columns. ``query``: their values.
 
-    ``drawn``: columns that take values from their sequences; the query has NULL for them. Each
-    comes with the place of a boolean in the query, which tells whether a row takes the next value,
-    or with None if every row does. These booleans follow the values. With ``drawn``, the query
-    makes no generated columns, because these may depend on the drawn values.
+    ``drawn``: columns that take values from their sequences; the query has NULL for them. With
+    each column comes None if every row takes a value, or else the index of a boolean in the query
+    that is true for the rows that do. These booleans follow the values. With ``drawn``, the query
+    computes no generated columns, because they may depend on the drawn values.
     """
 
     columns: tuple[str, ...]
@@ -77,7 +77,7 @@ class InsertPlan:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """An UPDATE, or a DELETE without ``settings``: (column, value) over ``target``'s columns."""
+    """An UPDATE or DELETE. ``settings``: (column, new value) over ``target``; () for DELETE."""
 
     target: TableScan
     settings: tuple[tuple[str, Node], ...]
@@ -176,7 +176,7 @@ def _check_width(width: int, wanted: int, named: bool) -> None:
 def _values(
     raw: SelectStmt, wanted: list[Attribute], analysis: SelectAnalysis, *, named: bool
 ) -> Query:
-    """Analyze VALUES: each value takes the type of its column at once."""
+    """Analyze VALUES: each value is coerced to its column's type right away."""
     if len({len(row) for row in raw.values}) > 1:
         raise SqlSyntaxError("VALUES lists must all be the same length")
     if raw.ctes:
@@ -214,7 +214,7 @@ def _rows(
 def _type_parameters(
     raw: SelectStmt, wanted: list[Attribute], types: dict[int, int] | None
 ) -> None:
-    """Give each parameter of the SELECT list the type of its column, as a string gets it."""
+    """Give each parameter in the SELECT list the type of its column, as for a string literal."""
     if types is None or raw.operation is not None:
         return
     for target, column in zip(raw.targets, wanted, strict=False):
@@ -223,7 +223,7 @@ def _type_parameters(
 
 
 def _literal(raw: SelectStmt, position: int) -> Const | None:
-    """Return a string of the SELECT list, which takes the type of the column, not text."""
+    """Return a string literal of the SELECT list: it takes the column's type, not text."""
     if raw.operation is not None or position >= len(raw.targets) or raw.distinct is not None:
         return None
     if any(isinstance(target.value, Star) for target in raw.targets):
@@ -238,7 +238,7 @@ def _literal(raw: SelectStmt, position: int) -> Const | None:
 
 
 def _with_defaults(plan: InsertPlan, target: Sequence[Attribute]) -> InsertPlan:
-    """Give columns that are left out their default (rewriteTargetListIU)."""
+    """Add the defaults of columns that the statement leaves out (rewriteTargetListIU)."""
     more = [c for c in target if c.default is not None and c.name not in plan.columns]
     if not more:
         return plan
@@ -265,9 +265,9 @@ def _with_sequences(
     given: Sequence[Attribute],
     target: Sequence[Attribute],
 ) -> InsertPlan:
-    """Find the rows that take values from sequences.
+    """Find the columns and rows that take values from sequences.
 
-    ``given``: the columns for which the statement has values, in its order.
+    ``given``: the columns that the statement gives values to, in its order.
     """
     assert raw.query is not None
     rows = raw.query.values if is_values_list(raw.query) else ()
@@ -286,7 +286,7 @@ def _with_sequences(
 
 
 def _with_marks(plan: InsertPlan, column: str, marks: Sequence[bool]) -> InsertPlan:
-    """Add a boolean for each row of VALUES: whether the row takes the next value of the column."""
+    """Add a boolean to each row of VALUES: whether it takes the next value of the sequence."""
     (scan,) = plan.query.from_
     assert isinstance(scan, ValuesScan)
     mark = Attribute("", BOOL)

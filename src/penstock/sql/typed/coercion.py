@@ -1,6 +1,6 @@
 """Coercions: which type can become which, and how (parse_coerce.c).
 
-Functions tell whether a coercion exists, and add coercions to typed expressions. ``literals`` reads
+The functions tell whether a coercion exists, or add it to a typed expression. ``literals`` reads
 literals of unknown type.
 """
 
@@ -59,7 +59,7 @@ _NONARRAY: Final = frozenset({ANYNONARRAY, ANYCOMPATIBLENONARRAY})
 _COMPATIBLE: Final = frozenset({ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYCOMPATIBLENONARRAY})
 _CONTEXTS: Final = "iae"
 _VECTORS: Final = frozenset({INT2VECTOR, OIDVECTOR})
-"""int2vector and oidvector: no array is coerced to them."""
+"""int2vector and oidvector: arrays cannot be coerced to them."""
 
 
 class Path(Enum):
@@ -79,13 +79,13 @@ def category(oid: int) -> str:
 
 
 def element(oid: int) -> int:
-    """Return the element type, 0 if the type is no array (get_element_type)."""
+    """Return the element type; 0 if the type is not an array (get_element_type)."""
     type_ = types().get(oid)
     return type_.element if type_ else 0
 
 
 def array_of(oid: int) -> int:
-    """Return the array type, 0 if there is none (get_array_type)."""
+    """Return the array type; 0 if there is none (get_array_type)."""
     type_ = types().get(oid)
     return type_.array if type_ else 0
 
@@ -97,7 +97,7 @@ def is_preferred(category_: str, oid: int) -> bool:
 
 
 def pathway(target: int, source: int, context: str) -> tuple[Path, int]:
-    """Return how a value is cast in a context (i, a, e), and by which function.
+    """Return how a value is cast in a context (i, a, e), and the oid of the cast function.
 
     Follows find_coercion_pathway.
     """
@@ -187,7 +187,7 @@ def common_type(oids: Sequence[int]) -> int | None:
 
 
 def select_common_type(nodes: Sequence[Node], context: str) -> int:
-    """Return the type that all can take. Raises 42804 ``CASE types ... cannot be matched``."""
+    """Return a type to which all can be coerced. Raises 42804 (types ... cannot be matched)."""
     oids = [node.type for node in nodes]
     found = common_type(oids)
     if found is not None:
@@ -264,7 +264,7 @@ def coerce(node: Node, target: int, context: str, form: Form) -> Node:
 
 
 def _typed_parameter(node: Param, target: int) -> Node:
-    """Give a parameter the type that is requested first (variable_coerce_param_hook)."""
+    """Give a parameter the first type that is asked of it (variable_coerce_param_hook)."""
     known = node.types.setdefault(node.number, target)
     if known != target:
         raise AmbiguousParameter(
@@ -275,7 +275,7 @@ def _typed_parameter(node: Param, target: int) -> Node:
 
 
 def _to_typmod(node: Node, target: int, typmod: int, form: Form, *, hide: bool) -> Node:
-    """Apply the length coercion, or a label if there is nothing to do (coerce_type_typmod)."""
+    """Apply the length coercion, or a RelabelType if there is none (coerce_type_typmod)."""
     if typmod == typmod_of(node):
         return node
     if hide:
@@ -290,7 +290,7 @@ def _to_typmod(node: Node, target: int, typmod: int, form: Form, *, hide: bool) 
 
 
 def _relabelled(node: Node, target: int, typmod: int, form: Form) -> Node:
-    """Label with a type (applyRelabelType): labels are merged, a constant takes it itself."""
+    """Add a RelabelType, or merge it with the labels or constant below (applyRelabelType)."""
     while isinstance(node, RelabelType):
         node = node.argument
     if isinstance(node, Const):
@@ -301,7 +301,7 @@ def _relabelled(node: Node, target: int, typmod: int, form: Form) -> Node:
 
 
 def _hidden(node: Node) -> Node:
-    """Mark a coercion as not written by the user (hide_coercion_node)."""
+    """Mark a coercion as implicit, so that it is not printed (hide_coercion_node)."""
     if isinstance(node, FuncExpr | RelabelType | CoerceViaIO | ArrayCoerceExpr):
         return replace(node, form=Form.IMPLICIT)
     return node

@@ -1,9 +1,9 @@
 """The default of a column: its type, and the value that it gives (heap.c, cookDefault).
 
-A default, as ``grammar.column`` keeps it, becomes a value in PostgreSQL's text, coerced as by an
-assignment; a default that the column cannot have raises PostgreSQL's error. A constant has the same
-value wherever it is used, so only this file computes it. As in PostgreSQL, a value that does not
-fit (22001, 22003) is an error when the default is used, not when it is defined.
+A default, as ``grammar.column`` reads it, becomes a value in PostgreSQL's text format, coerced by
+assignment. A default of the wrong type raises PostgreSQL's error. Constants are computed only in
+this file, so that a default has one value everywhere. As in PostgreSQL, a value that does not fit
+(22001, 22003) is an error when the default is used, not when it is defined.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ _WORDS: Final = {"t": "true", "f": "false"}
 def check_default(column: str, default: str, type_oid: int, typmod: int) -> None:
     """Check a default.
 
-    Raises PenstockError (42804, 22P02, ...), FeatureNotSupported for types whose values we do not
-    read.
+    Raises PenstockError (42804, 22P02, ...); FeatureNotSupported for types whose literals are not
+    supported.
     """
     _cooked(column, default, type_oid, typmod, None)
 
@@ -76,9 +76,9 @@ def check_default(column: str, default: str, type_oid: int, typmod: int) -> None
 def coerced_default(
     column: str, default: str, type_oid: int, typmod: int, now: datetime | None = None
 ) -> str | None:
-    """Return the value in its type's text. ``now``: the time; it may be None for a constant.
+    """Return the value in PostgreSQL's text format. ``now``: the time; constants do not need it.
 
-    Raises PenstockError (22001, 22003, ...), and as ``check_default``.
+    Raises PenstockError (22001, 22003, ...), and the errors of ``check_default``.
     """
     if type_oid not in types():  # an enum, outside of any statement
         return default_text(default)
@@ -86,7 +86,7 @@ def coerced_default(
 
 
 def _cooked(column: str, default: str, type_oid: int, typmod: int, now: datetime | None) -> Node:
-    """Return the default with its coercions."""
+    """Return the default as an expression, with its coercions."""
     given = _constant(default, now)
     if type_oid in REG_TYPES:
         raise FeatureNotSupported(f"constants of type {type_name(type_oid)} are not supported")
@@ -119,7 +119,7 @@ def _in_range(whole: str, type_oid: int) -> bool:
 
 
 def _value(node: Node) -> str | None:
-    """Compute the value of a constant under its coercions."""
+    """Compute a constant with its coercions."""
     match node:
         case Const():
             return node.text
@@ -150,7 +150,7 @@ def _array(node: ArrayCoerceExpr) -> str | None:
 
 
 def _converted(text: str, source: int, target: int) -> str:
-    """Apply a cast by a function, between types that constants have."""
+    """Apply a cast function, between types that constants can have."""
     if target in _BITS:
         whole = rounded(text, 0)
         if not _in_range(whole, target):

@@ -1,7 +1,7 @@
-"""Typed expressions as pg_get_expr prints them (ruleutils.c, get_rule_expr).
+"""Print typed expressions as pg_get_expr does (ruleutils.c, get_rule_expr).
 
 A typed tree over one table becomes SQL text with all parentheses, casts and types that PostgreSQL
-shows. Parsing the text again gives the same tree.
+prints. Parsing the text again gives the same tree.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from penstock.sql.typed.primnodes import (
 
 _INDENT: Final = "    "
 _BREAK: Final = "\0"
-"""The end of a line, as opposed to a line end in a string."""
+"""Marks line breaks of the layout, as opposed to line breaks inside strings."""
 
 
 def deparse(node: Node) -> str:
@@ -50,7 +50,7 @@ def deparse(node: Node) -> str:
 
 
 def _show(node: Node, implicit: bool) -> str:
-    """Print a node (get_rule_expr). ``implicit``: show coercions that nobody wrote."""
+    """Print a node (get_rule_expr). ``implicit``: also print implicit coercions."""
     if isinstance(node, Coercion | FuncExpr) and node.form is Form.IMPLICIT and not implicit:
         return _show(_argument(node), False)
     return _text(node)
@@ -124,7 +124,7 @@ def _function(node: FuncExpr) -> str:
 
 
 def _sql_syntax(node: FuncExpr) -> str | None:
-    """Print a call in SQL's own syntax, None if it has none (get_func_sql_syntax)."""
+    """Print a call in SQL's own syntax; None if it has none (get_func_sql_syntax)."""
     shown = [_show(argument, False) for argument in node.arguments]
     first = node.arguments[0]
     match node.name:
@@ -197,7 +197,7 @@ def _case(node: CaseExpr) -> str:
 
 
 def _compared(condition: Node) -> Node:
-    """Return the expression behind WHEN in ``CASE x WHEN y``: the right side of the comparison."""
+    """Return the expression after WHEN in ``CASE x WHEN y``: the comparison's right operand."""
     if isinstance(condition, OpExpr) and len(condition.arguments) == 2:
         left = condition.arguments[0]
         while isinstance(left, Coercion | FuncExpr | CollateExpr):

@@ -1,7 +1,7 @@
-"""Raw expressions to typed ones, over the columns of one table (parse_expr.c, parse_func.c).
+"""Turn raw expressions over one table's columns into typed ones (parse_expr.c, parse_func.c).
 
-A raw tree becomes a typed tree (``primnodes``) with PostgreSQL's coercions, or raises its errors:
-42703, 42883, 42804 and others. Callers decide which expressions their clause allows.
+A raw tree becomes a typed tree (``primnodes``) with PostgreSQL's coercions, or raises PostgreSQL's
+error: 42703, 42883, 42804 and others. Callers decide which expressions their clause allows.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ _VALUE_FUNCTIONS: Final = {
     "localtime": TIME,
     "localtimestamp": TIMESTAMP,
 }
-"""Types of SQLValueFunctions; words that are missing here are read as names."""
+"""The types of SQLValueFunctions such as CURRENT_DATE; those of type name are left out."""
 _INT4_LIMIT: Final = 1 << 31
 _INT8_LIMIT: Final = 1 << 63
 SYSTEM_COLUMNS: Final = {
@@ -132,7 +132,7 @@ class ExpressionAnalysis:
     """The analysis of names and types. ``columns``: name to (type oid, typmod)."""
 
     clause: str = "WHERE"
-    """The clause of the expression, as messages name it."""
+    """The clause that contains the expression, as named in error messages."""
 
     def __init__(self, columns: Mapping[str, tuple[int, int]], table: str) -> None:
         self._columns = columns
@@ -225,7 +225,7 @@ class ExpressionAnalysis:
 
     @transform.register
     def _named_argument(self, raw: NamedArg) -> Node:
-        return self.transform(raw.argument)  # the call asks for the name
+        return self.transform(raw.argument)  # the call itself reads the name
 
     @transform.register
     def _call(self, raw: FuncCall) -> Node:
@@ -285,7 +285,7 @@ class ExpressionAnalysis:
         return ArrayExpr(array_of(type_), elements)
 
     def _array_of(self, raw: AArray, target: int, element_type: int, typmod: int) -> Node:
-        """Analyze ARRAY[...]::type: every element is cast, and none needs a type of its own."""
+        """Analyze ARRAY[...]::type: each element is cast, so the array may even be empty."""
         elements = []
         for item in raw.elements:
             node = self._element(item)
@@ -337,8 +337,8 @@ class ExpressionAnalysis:
 
 
 def parameter_constant(raw: ParamValue) -> Node:
-    """Return the constant that replaces a parameter. A string takes its type from its surroundings,
-    and so does a value whose type is only read later."""
+    """Return the constant that replaces a parameter. Like an untyped literal, a string takes its
+    type from the context, and so does a value of a type that ``literals`` does not read."""
     type_ = types().get(raw.type_oid)
     if type_ is None or (raw.text is not None and raw.type_oid in _STRINGS):
         return Const(UNKNOWN, raw.text)
@@ -354,7 +354,7 @@ def parameter_constant(raw: ParamValue) -> Node:
 
 
 def find_type(name: TypeName) -> tuple[int, int]:
-    """Return oid and typmod of a type as written. Raises 42704, and as typmodin."""
+    """Return oid and typmod of a type as written. Raises 42704, and the errors of typmodin."""
     *schema, last = name.names
     type_ = None if len(schema) > 1 else named_type(last, *schema)
     if type_ is None:
@@ -365,7 +365,7 @@ def find_type(name: TypeName) -> tuple[int, int]:
 
 
 def number(text: str) -> Const:
-    """Make a constant of the least type that holds it: integer, bigint or numeric (make_const)."""
+    """Make a constant of the smallest type that fits: integer, bigint or numeric (make_const)."""
     digits = text[1:] if text[:1] == "-" else text
     if digits.isdigit() or digits[:2].lower() in ("0x", "0o", "0b"):
         value = int(text, 0 if not digits.isdigit() else 10)

@@ -1,7 +1,7 @@
-"""Function calls to typed nodes (ParseFuncOrColumn of parse_func.c).
+"""Turn function calls into typed nodes (ParseFuncOrColumn of parse_func.c).
 
-A raw call with typed arguments becomes a FuncExpr, or a coercion if the name is a type's. Any
-call's function is found here; ``query_expression`` decides which clauses allow aggregates.
+A raw call with typed arguments becomes a FuncExpr, or a coercion if it is the name of a type. This
+file looks up functions of every kind; ``query_expression`` decides which clauses allow aggregates.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def call(
 ) -> Node:
     """Return the typed call of a plain function.
 
-    ``clause``: the clause of the call, which allows no aggregates. ``sets``: the call may return a
-    set. Raises 42883, 42725, 42803, 42809, 42P20, 0A000.
+    ``clause``: the clause that contains the call, for the errors about aggregates. ``sets``: the
+    function may return a set. Raises 42883, 42725, 42803, 42809, 42P20, 0A000.
     """
     name = function_name(raw)
     plain = len(arguments) == 1 and not names_of(raw)
@@ -58,7 +58,7 @@ def call(
 
 
 def function_name(raw: FuncCall) -> str:
-    """Return the name without a schema, which may be pg_catalog. Raises PenstockError (3F000)."""
+    """Return the function's name. Any schema but pg_catalog raises PenstockError (3F000)."""
     if len(raw.name) > 1:
         raise InvalidSchemaName(f'schema "{raw.name[0]}" does not exist')
     return raw.name[0]
@@ -67,7 +67,7 @@ def function_name(raw: FuncCall) -> str:
 def found_function(
     raw: FuncCall, arguments: Sequence[Node]
 ) -> tuple[Function, tuple[Node, ...], int]:
-    """Return the function of any kind, its coerced arguments in its order, and its result type.
+    """Return a function of any kind, its coerced arguments in order, and its result type.
 
     Follows func_get_detail. Raises PenstockError (42601, 42883, 42725, 42809).
     """
@@ -89,9 +89,9 @@ def found_function(
 
 
 def names_of(raw: FuncCall) -> tuple[str, ...]:
-    """Return the names of the last arguments.
+    """Return the names of the named arguments, which come last.
 
-    Raises SqlSyntaxError (42601) if one comes twice, or before arguments without a name.
+    Raises SqlSyntaxError (42601) if a name is repeated, or an unnamed argument follows.
     """
     names: list[str] = []
     for argument in raw.arguments:
@@ -106,7 +106,7 @@ def names_of(raw: FuncCall) -> tuple[str, ...]:
 
 
 def _in_order(function: Function, found: Candidate, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Put the arguments in order, up to the last that was given (reorder_function_arguments)."""
+    """Order the arguments and fill gaps with defaults (reorder_function_arguments)."""
     if not found.places:
         return nodes
     given = dict(zip(found.places, nodes, strict=True))
@@ -123,7 +123,7 @@ def not_allowed(raw: FuncCall, clause: str) -> PenstockError:
 
 
 def kinds(name: str) -> frozenset[str]:
-    """Return the kinds of functions that have a name (prokind)."""
+    """Return the kinds (prokind) of the functions with this name."""
     return frozenset(function.kind for function in functions_by_name().get(name, ()))
 
 
@@ -135,7 +135,7 @@ def _exact(name: str, wanted: list[int]) -> Function | None:
 
 
 def _as_coercion(name: str, argument: Node) -> Node | None:
-    """Read ``int8(x)`` as a cast if there is no such function (func_get_detail)."""
+    """Read ``int8(x)`` as a cast if no such function exists (func_get_detail)."""
     type_ = named_type(name)
     if type_ is None:
         return None
@@ -164,7 +164,7 @@ def _check_decorations(raw: FuncCall, name: str, kind: str) -> None:
 
 
 def default_argument(function: Function, place: int) -> Node:
-    """Return the value of an argument that has a default."""
+    """Return the default value of a parameter."""
     first = len(function.arguments) - function.defaults
     text = function.default_values[place - first].partition("::")[0]
     value = None if text == "NULL" else text.strip("'")
@@ -172,7 +172,7 @@ def default_argument(function: Function, place: int) -> Node:
 
 
 def with_defaults(call: FuncExpr) -> FuncExpr:
-    """Return the call with every argument of its function."""
+    """Return the call with defaults added for all omitted arguments."""
     function = functions().get(call.oid)
     given = len(call.arguments)
     if function is None or not function.defaults or function.variadic:

@@ -1,8 +1,8 @@
-"""Generated columns: the expressions that GENERATED ALWAYS AS (...) allows (heap.c, cookDefault),
-and the rows that a statement writes (rewriteHandler.c, nodeModifyTable.c).
+"""Generated columns: check their expressions (heap.c, cookDefault) and compute them for written
+rows (rewriteHandler.c, nodeModifyTable.c).
 
 The text of an expression becomes a typed expression with the type of its column. For INSERT and
-UPDATE, the generated columns are computed from the new values and added to them. Errors are
+UPDATE, generated columns are computed from the new values and added to them. Errors are
 PostgreSQL's.
 """
 
@@ -41,7 +41,7 @@ _OVERRIDE = "Use OVERRIDING SYSTEM VALUE to override."
 
 
 def analyze_generation(column: Attribute, columns: Sequence[Attribute], table: str) -> Node:
-    """Return the value of a generated column, over the columns of its table by their names.
+    """Return the typed expression of a generated column, over the columns of its table.
 
     ``table``: ``[schema.]name``. Raises PenstockError (42P17, 42703, 42804, ...).
     """
@@ -66,7 +66,7 @@ def analyze_generation(column: Attribute, columns: Sequence[Attribute], table: s
 
 
 def expanded(scan: TableScan) -> tuple[Node, ...]:
-    """Return the values of a table's columns, virtual ones as their expressions
+    """Return the values of a table's columns; for virtual columns, their expressions
     (expand_virtual_generated_columns)."""
     names = (column.name for column in scan.columns)
     values: dict[str, Node] = dict(zip(names, scan.variables(), strict=True))
@@ -120,15 +120,15 @@ def _check_not_nested(node: Node, generated: set[str]) -> None:
 
 
 def is_values_list(raw: SelectStmt) -> bool:
-    """Tell whether the query is VALUES alone, in which the word DEFAULT is allowed."""
+    """Tell whether the query is a plain VALUES list, in which DEFAULT is allowed."""
     return bool(raw.values) and not (raw.order or raw.limit or raw.offset)
 
 
 def check_inserted(raw: InsertStmt, written: Sequence[Attribute]) -> None:
     """Check the columns that an INSERT writes (rewriteTargetListIU). Raises 428C9.
 
-    Generated columns, and identity columns GENERATED ALWAYS, take only the word DEFAULT; for the
-    latter, the statement may override that.
+    A generated column accepts only DEFAULT. So does an identity column GENERATED ALWAYS, unless the
+    statement has OVERRIDING.
 
     ``written``: the columns that the statement gives values to, in its order.
     """
@@ -143,7 +143,7 @@ def check_inserted(raw: InsertStmt, written: Sequence[Attribute]) -> None:
 
 
 def check_updated(raw: UpdateStmt, known: Mapping[str, Attribute]) -> None:
-    """Check the columns that SET writes in the same way. ``known``: the table's columns by name."""
+    """Check the columns that SET writes. Raises 428C9. ``known``: the table's columns by name."""
     for target in raw.targets:
         column = known[target.name or ""]
         always = column.generation is not None or column.identity == _ALWAYS
@@ -161,9 +161,9 @@ def _not_by_default(message: str, column: Attribute, hint: str | None = None) ->
 def with_generated_rows(
     written: Sequence[str], rows: SubqueryScan, target: Sequence[Attribute], table: str
 ) -> Query | None:
-    """Return the rows with all generated columns of the table; None if it has none.
+    """Return the rows with all generated columns of the table; None if the table has none.
 
-    ``written``: names of the columns that ``rows`` has; the others are NULL.
+    ``written``: names of the columns of ``rows``; other columns count as NULL.
     """
     made = [column for column in target if column.generation is not None]
     if not made:
@@ -184,7 +184,7 @@ def with_generated_settings(
 ) -> dict[str, Node]:
     """Return the new values by column, including those of generated columns.
 
-    A generated column is computed if a column that it uses is set, or if it is set to DEFAULT.
+    A generated column is computed if it, or a column that it uses, is in ``settings``.
     """
     old = zip((column.name for column in scan.columns), scan.variables(), strict=True)
     values: dict[str, Node] = {**dict(old), **settings}

@@ -1,8 +1,7 @@
 """Check that every column of a grouped query is grouped (parse_agg.c, check_ungrouped_columns).
 
-The check raises 42803. It compares the expressions shown for each group with the expressions by
-which rows are grouped. Unlike PostgreSQL, it does not know that a key determines the other columns
-of its table.
+The check raises 42803. It compares the expressions shown for each group with those in GROUP BY.
+Unlike PostgreSQL, it does not accept other columns of a table whose primary key is grouped.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def check_grouping(shown: tuple[Node, ...], group: tuple[Node, ...], names: Pars
 def _ungrouped(
     node: Node, group: tuple[Node, ...], inside: bool = False
 ) -> Iterator[tuple[Var, bool]]:
-    """Yield ungrouped columns, and whether a subquery uses them."""
+    """Yield each ungrouped column, and whether it is used in a subquery."""
     if node in group or (isinstance(node, Aggref) and not inside):
         return
     if isinstance(node, Var):
@@ -64,7 +63,7 @@ def _ungrouped(
 
 
 def below(node: Node) -> tuple[Node, ...]:
-    """Return the nodes directly below, without the nodes of subqueries."""
+    """Return the child nodes, without those of subqueries."""
     if isinstance(node, WindowFunc):
         inner = node.aggregate
         return (*inner.arguments, *node.partition, *(key.node for key in node.order))
@@ -108,7 +107,7 @@ def _nodes_of_from(item: FromNode) -> Iterator[Node]:
 
 
 def contains_subquery(node: Node) -> bool:
-    """Tell whether a node holds a subquery; two such expressions cannot be compared."""
+    """Tell whether a node contains a subquery, and so cannot be compared with other nodes."""
     return isinstance(node, SubLink) or any(contains_subquery(child) for child in children(node))
 
 

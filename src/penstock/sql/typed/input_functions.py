@@ -1,8 +1,8 @@
 """Input functions of columns: read a text as the value of a column's type and modifier.
 
-The text was written by another type's output function or by a user. The result is the text that the
-column type's output function prints; wrong texts raise PostgreSQL's errors. ``literals`` knows
-fewer types, since an expression must be able to compute with their values.
+The text was written by a user or by another type's output function. The result is the text that the
+column type's output function prints; invalid text raises PostgreSQL's error. ``literals`` reads
+fewer types, because expressions must be able to compute with the values.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ bool bytea char name int8 int2 int4 text oid json jsonb float4 float8 bpchar var
 timestamp timestamptz interval numeric uuid pg_lsn
 """
 _PLAIN: Final = frozenset(_BY_NAME[name].oid for name in _NAMES.split())
-"""Types whose literals are read in the same way as their values."""
+"""Types for which ``literals`` reads every value that PostgreSQL prints."""
 
 
 # Read network addresses in literals (network.c, inet_net_pton.c, mac.c).
@@ -75,11 +75,11 @@ _MAC: Final = (
 )
 _OCTET: Final = 255
 _SHORT: Final = re.compile(r"(?!\d*\.\d*\.\d*\.\d*(?:/|\Z))(?:[0-9.]+|0[xX][0-9a-fA-F]+)(?:/\d+)?")
-"""Addresses of IPv4 that lack some of their four numbers, or are written otherwise."""
+"""IPv4 addresses that are not four decimal numbers: shortened or hexadecimal."""
 
 
 def read_inet(text: str) -> str:
-    """Read an inet. Raises 22P02, FeatureNotSupported for addresses that are not written whole."""
+    """Read an inet. Raises 22P02; FeatureNotSupported for shortened addresses."""
     if _SHORT.fullmatch(text) and "/" in text:
         raise FeatureNotSupported(f'"{text}" is not supported as an inet')
     address, bits = _address(text, "inet")
@@ -87,7 +87,7 @@ def read_inet(text: str) -> str:
 
 
 def read_cidr(text: str) -> str:
-    """Read a cidr. Raises 22P02, FeatureNotSupported for addresses that are not written whole."""
+    """Read a cidr. Raises 22P02; FeatureNotSupported for shortened addresses."""
     if _SHORT.fullmatch(text):
         raise FeatureNotSupported(f'"{text}" is not supported as a cidr')
     address, bits = _address(text, "cidr")
@@ -120,7 +120,7 @@ def _without_zeros(address: str) -> str:
 
 
 def str_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """Print an address as inet_net_ntop: IPv6 addresses that hold one of IPv4 show it."""
+    """Print an address as inet_net_ntop does: an IPv4 address inside an IPv6 one is dotted."""
     if address.version == 6 and (mapped := _embedded(address)):
         return mapped
     return str(address)
@@ -139,14 +139,14 @@ def _embedded(address: ipaddress.IPv6Address) -> str | None:
 
 
 def read_macaddr(text: str) -> str:
-    """Read a macaddr. Raises 22P02, 22003, FeatureNotSupported for forms that are not read here."""
+    """Read a macaddr. Raises 22P02, 22003; FeatureNotSupported for forms that are not read here."""
     for form in _MAC:
         if match := form.fullmatch(text):
             parts = [int(part, 16) for part in match.groups()]
             if max(parts) > _OCTET:
                 raise NumericValueOutOfRange(f'invalid octet value in "macaddr" value: "{text}"')
             return ":".join(f"{part:02x}" for part in parts)
-    if re.fullmatch(r"[-+:.0-9a-fA-FxX\s]+", text):  # sscanf reads more forms of digits
+    if re.fullmatch(r"[-+:.0-9a-fA-FxX\s]+", text):  # PostgreSQL's sscanf may read it
         raise FeatureNotSupported(f'"{text}" is not supported as a macaddr')
     raise invalid("macaddr", text)
 
@@ -161,7 +161,7 @@ _ANY_PRECISION: Final = 6
 
 
 def has_input(type_oid: int, typmod: int) -> bool:
-    """Tell whether the type's texts can be read in every form that PostgreSQL prints."""
+    """Tell whether every text that PostgreSQL prints for the type can be read here."""
     type_ = types().get(type_oid)
     if type_ is None:
         return False
@@ -175,8 +175,8 @@ def has_input(type_oid: int, typmod: int) -> bool:
 def input_function(type_oid: int, typmod: int) -> Callable[[str], str]:
     """Return the reader of a type that ``has_input``.
 
-    It raises PenstockError as PostgreSQL does, and FeatureNotSupported for a text that PostgreSQL
-    may read and we do not.
+    It raises PostgreSQL's errors; FeatureNotSupported for text that PostgreSQL may read and we do
+    not.
     """
     type_ = types()[type_oid]
     if type_.element and not type_.is_vector:
@@ -198,13 +198,13 @@ def input_function(type_oid: int, typmod: int) -> Callable[[str], str]:
 
 # Read bit strings in literals (varbit.c): ``101``, ``b101``, ``x1F``.
 #
-# The result is the text that bit_out prints, for the modifier of the type.
+# The result is the text that bit_out prints, fitted to the type's modifier.
 
 _HEX = "0123456789abcdefABCDEF"
 
 
 def read_bit(text: str, typmod: int, *, varying: bool) -> str:
-    """Read a bit string as bit_in and varbit_in, which look at the length first.
+    """Read a bit string as bit_in and varbit_in do: they check the length before the digits.
 
     ``typmod``: the length, -1 for any. Raises 22P02, 22026, 22001.
     """
@@ -226,8 +226,8 @@ def read_bit(text: str, typmod: int, *, varying: bool) -> str:
 
 # Read times of day in literals (DecodeTimeOnly of datetime.c).
 #
-# The result is the text that time_out and timetz_out print. A date before the time is ignored. If
-# the type has a zone, a time without one is in UTC, as sessions are.
+# The result is the text that time_out and timetz_out print. A date before the time is ignored. A
+# timetz without a zone is in UTC, the time zone of every session.
 
 _SQL_NAMES: Final = {False: "time", True: "time with time zone"}
 _TIME: Final = re.compile(
@@ -244,7 +244,7 @@ _MAX_PRECISION: Final = 6
 
 
 def read_time(text: str, *, zone: bool, digits: int = _MAX_PRECISION) -> str:
-    """Read a time of day. ``digits``: of seconds behind the point.
+    """Read a time of day. ``digits``: the number of digits in the fraction of a second.
 
     Raises 22007, 22008, 22009, FeatureNotSupported.
     """
@@ -275,7 +275,7 @@ def _offset(match: re.Match[str], text: str) -> str:
 
 
 def _unread(text: str, zone: bool) -> Exception:
-    """Return the error for a text that is not read here; PostgreSQL may read it."""
+    """Return the error for an unread text: 0A000 if PostgreSQL may read it, else 22007."""
     invalid = InvalidDatetimeFormat(f'invalid input syntax for type {_SQL_NAMES[zone]}: "{text}"')
     if _DATE.fullmatch(text):
         return invalid
@@ -289,9 +289,9 @@ _MICROSECOND_DIGITS: Final = 6
 
 
 def fitted(text: str, type_oid: int, typmod: int) -> str:
-    """Return the value that a column holds.
+    """Return the value that a column of this type and modifier stores.
 
-    Raises PenstockError (22001, 22003), FeatureNotSupported for types with other modifiers.
+    Raises PenstockError (22001, 22003); FeatureNotSupported for modifiers of other types.
     """
     if type_oid in (BPCHAR, VARCHAR):
         return _string(text, type_oid, length_of(typmod))
@@ -305,7 +305,7 @@ def fitted(text: str, type_oid: int, typmod: int) -> str:
 
 
 def _string(text: str, type_oid: int, length: int) -> str:
-    """Fit a varchar or bpchar: trailing blanks do not count."""
+    """Fit a varchar or bpchar: only trailing blanks may be cut off."""
     if len(text) > length and text[length:].strip(" "):
         raise StringDataRightTruncation(f"value too long for type {type_name(type_oid)}({length})")
     text = text[:length]
@@ -313,7 +313,7 @@ def _string(text: str, type_oid: int, length: int) -> str:
 
 
 def rounded(text: str, scale: int) -> str:
-    """Round a numeric, halves away from zero, to digits after the point; negative: before it."""
+    """Round a numeric, halves away from zero, to ``scale`` digits, which may be negative."""
     with localcontext() as context:
         context.prec = _MAX_DIGITS
         exact = Decimal(text).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)

@@ -1,8 +1,8 @@
-"""Literals to constants: the input functions, and the texts that the output functions print.
+"""Turn literals into constants: read them as the type's input function does.
 
-A literal's text and its type give a ``Const`` whose text is canonical. Raises PostgreSQL's errors
-(22P02, 22003, 22007, 22008) for values that the type cannot hold, and FeatureNotSupported for types
-whose values we do not read.
+The ``Const`` has the text that the type's output function prints. Raises PostgreSQL's errors
+(22P02, 22003, 22007, 22008) for values that the type cannot hold; FeatureNotSupported for types
+whose literals are not supported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UUID: Final = re.compile(r"\{?(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}?")
 
 
 def read_literal(text: str | None, type_oid: int) -> Const:
-    """Return a literal as a constant of a type."""
+    """Return a literal as a constant of this type."""
     if text is None:
         return Const(type_oid, None)
     return Const(type_oid, canonical(text, type_oid))
@@ -61,7 +61,7 @@ def canonical(text: str, type_oid: int) -> str:
 
 
 def _enum(text: str, type_: Type) -> str:
-    """Read an enum's label, to the letter (enum_in)."""
+    """Read an enum's label, which must match exactly (enum_in)."""
     if text not in type_.labels:
         message = f'invalid input value for enum {type_.sql_name}: "{text}"'
         raise InvalidTextRepresentation(message)
@@ -97,7 +97,7 @@ def _bytea(text: str) -> str:
 
 
 def _hex_digits(text: str) -> str:
-    """Return hexadecimal digits; blanks may only stand between bytes (hex_decode_safe)."""
+    """Return the hexadecimal digits; blanks are allowed only between bytes (hex_decode_safe)."""
     match = _HEX.match(text)
     rest = text[match.end() :] if match else text
     if len(rest) == 1 and rest in string.hexdigits:
@@ -130,20 +130,20 @@ def _lsn(text: str) -> str:
 
 
 def _vector(item: int) -> Callable[[str], str]:
-    """Return a reader of numbers with blanks between them (int2vectorin, oidvectorin)."""
+    """Return a reader of numbers separated by blanks (int2vectorin, oidvectorin)."""
     return lambda text: " ".join(canonical(number, item) for number in text.split())
 
 
 # Read literals of json and jsonb (json.c, jsonb.c).
 #
-# The result is the text that the output functions print. json stays as it was written; jsonb has
-# its keys in order, each once, and numbers as numeric prints them.
+# The result is the text that the output functions print. json stays as it was written. jsonb is
+# printed with sorted, unique keys, and numbers as numeric_out prints them.
 
 _SURROGATES = range(0xD800, 0xE000)
 
 
 class _Number(str):
-    """A number as it was written."""
+    """The text of a number, as it was written."""
 
 
 def read_json(text: str) -> str:

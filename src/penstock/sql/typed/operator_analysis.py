@@ -1,7 +1,7 @@
-"""Operators of raw expressions to typed ones (parse_oper.c, transformAExpr... of parse_expr.c).
+"""Turn operators of raw expressions into typed nodes (parse_oper.c, transformAExpr... functions).
 
-The caller's analysis transforms the operands. IN becomes ANY over an array, BETWEEN two
-comparisons, DISTINCT from NULL a null test.
+The caller's analysis transforms the operands. IN becomes ANY over an array, BETWEEN becomes two
+comparisons, and IS DISTINCT FROM NULL becomes a null test.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from penstock.sqlstate import DatatypeMismatch, StatementTooComplex
 
 _NULL: Final = AConst(ConstKind.NULL)
 _MAX_REPEATED: Final = 1000
-"""The most nodes of an operand that stands in the tree more than once."""
+"""The most nodes of an operand that is used more than once in the tree."""
 
 
 class Transforms(Protocol):
-    """The analysis that makes typed trees of operands."""
+    """The analysis that turns operands into typed trees."""
 
     def transform(self, raw: Expression) -> Node: ...
 
@@ -91,7 +91,7 @@ def make_operator(name: str, left: Node | None, right: Node) -> OpExpr:
 def coerced(
     nodes: tuple[Node, ...], declared: tuple[int, ...], result: int
 ) -> tuple[tuple[Node, ...], int]:
-    """Coerce arguments as a function declares them; return its result, too (make_fn_arguments)."""
+    """Coerce arguments to a function's declared types; return them and the result type."""
     resolved = resolve_polymorphic([node.type for node in nodes], declared)
     if resolved is None:
         raise DatatypeMismatch(
@@ -148,7 +148,7 @@ def _scalar_array(name: str, left: Node, right: Node, any_: bool) -> Node:
 
 
 def _in(analysis: Transforms, raw: AExpr) -> Node:
-    """Analyze IN: constants go into an array, columns are compared singly (transformAExprIn)."""
+    """Analyze IN: constants form an array, columns are compared one by one (transformAExprIn)."""
     assert raw.left is not None and isinstance(raw.right, tuple)
     left = analysis.transform(raw.left)
     items = [analysis.transform(item) for item in raw.right]
@@ -204,7 +204,7 @@ def _between(analysis: Transforms, raw: AExpr) -> Node:
 
 
 def _check_repeatable(node: Node) -> None:
-    """Refuse to repeat a large operand in the tree: a short text would become a large tree."""
+    """Refuse to repeat a large operand: nested, a short text would become a huge tree."""
     waiting, seen = [node], 0
     while waiting:
         waiting += children(waiting.pop())

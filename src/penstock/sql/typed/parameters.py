@@ -1,7 +1,7 @@
 """Parameters ``$1``, ``$2`` ... of a statement on tables of the lake: types and values.
 
-Types that the client has not specified are found by their use (parse_param.c). Bind's values then
-replace the parameters in the tree, as constants, as in PostgreSQL's planner.
+If the client does not specify a parameter's type, its use decides (parse_param.c). Bind's values
+then replace the parameters in the tree as constants, as in PostgreSQL's planner.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def last_parameter(query: PreparableStmt) -> int:
 
 
 def with_values(query: _Stmt, values: Sequence[bytes | None], type_oids: Sequence[int]) -> _Stmt:
-    """Return the statement with the values of its parameters, which are in text format and
-    UTF-8."""
+    """Return the statement with its parameters replaced by ``values``, which are in text format
+    and UTF-8."""
 
     def bound(node: Expression) -> Expression | None:
         if not isinstance(node, ParamRef):
@@ -59,18 +59,18 @@ def with_values(query: _Stmt, values: Sequence[bytes | None], type_oids: Sequenc
 
 
 ColumnTypes = Callable[[str | None, str], Mapping[str, int]]
-"""(schema or None, table) -> type oids by column, in the table's order; empty if it is unknown."""
+"""(schema or None, table) -> type oids by column, in the table's order; empty if not found."""
 
 
 def parameter_types(
     query: PreparableStmt, count: int, said: Sequence[int], columns: ColumnTypes
 ) -> tuple[int, ...]:
-    """Return the oids of ``$1`` to ``$count``: the first type that the analysis gives each, or
-    text. ``said``: types by the client; 0 for open ones. Errors of the analysis are ignored here;
-    running the statement raises them."""
+    """Return the type oids of ``$1`` to ``$count``: the client's, or the first type that the
+    analysis finds, or text. ``said``: the client's types, 0 if unspecified. Errors of the analysis
+    are ignored here; running the statement raises them."""
     found = {number: oid for number, oid in enumerate(said, 1) if oid}
     if any(number not in found for number in range(1, count + 1)):
-        with suppress(PenstockError):  # whoever runs it raises the error
+        with suppress(PenstockError):  # running the statement raises the error
             _analyze(query, found, columns)
     return tuple(found.get(number) or TEXT for number in range(1, count + 1))
 

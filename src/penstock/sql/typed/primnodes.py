@@ -1,7 +1,7 @@
-"""Value expressions with their types: the nodes that are executed (primnodes.h).
+"""Typed value expressions: the nodes that are executed (primnodes.h).
 
 ``expression_analysis`` makes these frozen nodes, which have PostgreSQL's names. ``type`` is an oid
-of pg_type, ``typmod`` its modifier or -1.
+of pg_type; ``typmod`` is the type modifier or -1.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Var(Node):
-    """A column. ``system``: ctid, xmin and the like, or the whole row.
+    """A column. ``system``: it is ctid, xmin and the like, or the whole row.
 
-    ``relation``: the entry of a query's range table; "" if there is only one table.
+    ``relation``: the name of its relation in the query; "" if there is only one table.
     """
 
     name: str
@@ -76,7 +76,7 @@ class FieldSelect(Node):
 
 @dataclass(frozen=True, slots=True)
 class FuncExpr(Node):
-    """A function call. A coercion's ``arguments`` hold only the value."""
+    """A function call. For a coercion, ``arguments`` holds the value alone."""
 
     oid: int
     name: str
@@ -86,16 +86,16 @@ class FuncExpr(Node):
 
 
 def is_cast(node: FuncExpr) -> bool:
-    """Tell whether the function is called for a coercion, not by its name."""
+    """Tell whether the call is a coercion, not a call by name."""
     return node.form in (Form.IMPLICIT, Form.EXPLICIT)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall(Node):
-    """A call of an operator of one or two arguments; ``function``: oid in pg_proc.
+    """A call of an operator with one or two arguments; ``function``: oid in pg_proc.
 
-    The four kinds give different values for the same operator; ``IS DISTINCT FROM`` gives the
-    opposite one. None of them is a subclass of another, so ``isinstance`` asks for one kind.
+    The four kinds compute different values from the same operator: ``IS DISTINCT FROM``, for
+    example, negates it. No kind is a subclass of another, so ``isinstance`` tests for one kind.
     """
 
     oid: int
@@ -116,12 +116,12 @@ class DistinctExpr(OperatorCall):
 
 @dataclass(frozen=True, slots=True)
 class NullIfExpr(OperatorCall):
-    """NULLIF; ``type``: that of the first argument; ``name``: the equality operator's."""
+    """NULLIF; ``type`` is that of the first argument, ``name`` the equality operator's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarArrayOpExpr(OperatorCall):
-    """``a op ANY (array)``, with ``any`` False ALL."""
+    """``a op ANY (array)``, or ``a op ALL (array)`` if ``any`` is False."""
 
     any: bool = True
 
@@ -136,7 +136,7 @@ class BoolExpr(Node):
 
 @dataclass(frozen=True, slots=True)
 class Coercion(Node):
-    """The common fields of the three coercions without a function."""
+    """The common fields of the three coercions that call no cast function."""
 
     argument: Node
     typmod: int = -1
@@ -176,7 +176,7 @@ class CaseWhen(Node):
 
 @dataclass(frozen=True, slots=True)
 class CaseExpr(Node):
-    """CASE. With ``argument``, the conditions have a CaseTestExpr at their left."""
+    """CASE. With ``argument``, each condition compares it: its left operand is a CaseTestExpr."""
 
     argument: Node | None
     whens: tuple[CaseWhen, ...]
@@ -222,7 +222,7 @@ class NullTest(Node):
 
 @dataclass(frozen=True, slots=True)
 class BooleanTest(Node):
-    """IS [NOT] TRUE | FALSE | UNKNOWN; ``test``: the words behind IS."""
+    """IS [NOT] TRUE | FALSE | UNKNOWN; ``test``: the words after IS."""
 
     argument: Node
     test: str
@@ -230,9 +230,9 @@ class BooleanTest(Node):
 
 @dataclass(frozen=True, slots=True)
 class OtherNode(Node):
-    """A kind of expression that no code here evaluates: a subquery, CURRENT_USER.
+    """An expression that is not evaluated here, such as a subquery or CURRENT_USER.
 
-    ``mutable``: it depends on the session or the time.
+    ``mutable``: the expression depends on the session or the time.
     """
 
     name: str
@@ -240,7 +240,7 @@ class OtherNode(Node):
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Return the nodes directly below, in the order of PostgreSQL's expression_tree_walker."""
+    """Return the child nodes, in the order of PostgreSQL's expression_tree_walker."""
     found: list[Node] = []
     for each in fields(node):
         value = getattr(node, each.name)
@@ -258,7 +258,7 @@ def column_names(node: Node) -> frozenset[str]:
 
 
 def substituted(node: Node, values: Mapping[str, Node]) -> Node:
-    """Return the expression with values in the place of its columns (ReplaceVarsFromTargetList)."""
+    """Return the expression with its columns replaced by values (ReplaceVarsFromTargetList)."""
     if isinstance(node, Var):
         return values[node.name]
     changed: dict[str, object] = {}
@@ -274,7 +274,7 @@ def substituted(node: Node, values: Mapping[str, Node]) -> Node:
 
 
 def typmod_of(node: Node) -> int:
-    """Return the modifier that a value surely has, or -1 (exprTypmod)."""
+    """Return the modifier of an expression's values, or -1 if it is unknown (exprTypmod)."""
     if isinstance(node, CollateExpr):
         return typmod_of(node.argument)
     if isinstance(node, CoalesceExpr | MinMaxExpr):

@@ -1,7 +1,7 @@
-"""Expressions of queries: columns of several relations, subqueries, aggregates (parse_expr.c).
+"""Analyze expressions of queries: columns of several relations, subqueries and aggregates.
 
-Raw expressions, with a scope and their clause, become typed nodes. Expressions over one table only,
-such as row filters, use ``ExpressionAnalysis`` directly.
+Raw expressions, with a scope and a clause, become typed nodes (parse_expr.c). Expressions over a
+single table, such as row filters, use ``ExpressionAnalysis`` directly.
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ from penstock.sqlstate import (
 )
 
 _OF_SESSION: Final = frozenset({"now", "transaction_timestamp", "current_database"})
-"""Functions of the session without arguments."""
+"""Functions without arguments that return a value of the session."""
 FUNCTIONS_IN_FROM: Final = "functions in FROM"
 _SETS: Final = ("SELECT", FUNCTIONS_IN_FROM)
 """Clauses in which functions may return sets."""
 _EXPANDARRAY: Final = ("information_schema", "_pg_expandarray")
 SUBLINK_COLUMN: Final = "subquery"
-"""The relation of the Var that stands for a subquery's column in a test."""
+"""The relation name of the Var that stands for a subquery's column in ``SubLink.test``."""
 
 
 class QueryExpressions(ExpressionAnalysis):
     """The analysis of one query's expressions.
 
-    ``clause``: as messages name it. ``windows``: the definitions of the query's WINDOW clause.
+    ``clause``: its name in messages. ``windows``: the definitions of the query's WINDOW clause.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class QueryExpressions(ExpressionAnalysis):
         return SubscriptingRef(type_, node, at)
 
     def sort_key(self, raw: SortBy) -> SortKey:
-        """Return a key whose expression is over the scope's columns."""
+        """Return a sort key whose expression uses the scope's columns."""
         return sort_key(raw, self.transform(raw.expression))
 
     def _any_call(self, raw: FuncCall) -> Node:
@@ -177,7 +177,7 @@ class QueryExpressions(ExpressionAnalysis):
         )
 
     def _expanded_array(self, raw: FuncCall) -> Node:
-        """Analyze information_schema._pg_expandarray, rows (x, n). The typmod holds x's type."""
+        """Analyze information_schema._pg_expandarray: rows (x, n). The typmod holds x's type."""
         arguments = tuple(self.transform(argument) for argument in raw.arguments)
         type_ = element(arguments[0].type) if len(arguments) == 1 else 0
         if not type_:
@@ -186,7 +186,7 @@ class QueryExpressions(ExpressionAnalysis):
         return FuncExpr(RECORD, 0, _EXPANDARRAY[-1], arguments, typmod=type_)
 
     def _check_level(self, arguments: tuple[Node, ...]) -> None:
-        """Refuse an aggregate of columns of the outer query, as it would belong to that query."""
+        """Refuse an aggregate of the outer query's columns: it would belong to the outer query."""
         own = {node.relation for _, node in self._scope.namespace.columns if isinstance(node, Var)}
         used = {relation for node in arguments for relation in relations_of(node)}
         if used and not used & own:
@@ -231,7 +231,7 @@ class QueryExpressions(ExpressionAnalysis):
 
 
 def field_of(node: Node, name: str) -> Node:
-    """Return ``(row).field`` of a row of _pg_expandarray."""
+    """Return ``(row).field`` for a row of _pg_expandarray."""
     if node.type != RECORD or typmod_of(node) < 0:
         raise WrongObjectType(
             f"column notation .{name} applied to type {type_name(node.type)}, which is not a "
@@ -244,6 +244,6 @@ def field_of(node: Node, name: str) -> Node:
 
 
 def sort_key(raw: SortBy, node: Node) -> SortKey:
-    """Return a sort key. NULLs are greater than all: last in ascending order."""
+    """Return a sort key. NULL is greater than any value, so by default it is last with ASC."""
     first = raw.descending if raw.nulls_first is None else raw.nulls_first
     return SortKey(node, raw.descending, first)

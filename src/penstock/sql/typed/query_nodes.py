@@ -1,7 +1,7 @@
-"""Analyzed queries: every name resolved, every coercion in its place (Query of parsenodes.h).
+"""Analyzed queries: all names are resolved, all coercions added (Query of parsenodes.h).
 
-``select_analysis`` makes these frozen nodes. Each relation has a unique name (``r1``) and numbers
-its columns (``c1``), so the code that runs the nodes needs no rules about names.
+``select_analysis`` makes these frozen nodes. Relations have unique names (``r1``) and numbered
+columns (``c1``), so the code that runs the nodes needs no rules about names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.sql.typed.primnodes import Node, Var
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """An item of ORDER BY. ``node``: the expression by which rows are ordered."""
+    """An item of ORDER BY. ``node``: the expression that rows are ordered by."""
 
     node: Node
     descending: bool
@@ -43,8 +43,7 @@ class Aggref(Node):
 
 @dataclass(frozen=True, slots=True)
 class WindowFrame:
-    """The frame of a window. ``start``, ``end``: SQL words with the offset in its place, such as
-    ``UNBOUNDED PRECEDING``."""
+    """The frame of a window. ``start``, ``end``: SQL such as ``1 PRECEDING``, offsets filled in."""
 
     mode: str
     start: str
@@ -65,7 +64,7 @@ class WindowFunc(Node):
 class SubLink(Node):
     """A subquery in an expression.
 
-    ``test``: for ANY and ALL, a comparison in which ``column`` stands for the query's column.
+    ``test``: for ANY and ALL, the comparison; in it, ``column`` stands for the query's column.
     """
 
     kind: SubLinkKind
@@ -75,13 +74,13 @@ class SubLink(Node):
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Anything in FROM that has columns. ``name``: its own, such as ``r1``."""
+    """An item of FROM that has columns. ``name``: a unique name, such as ``r1``."""
 
     name: str
     columns: tuple[Attribute, ...]
 
     def variables(self) -> tuple[Var, ...]:
-        """Return its columns, as expressions name them."""
+        """Return the relation's columns, for use in expressions."""
         return tuple(
             Var(column.type_oid, f"c{number}", column.typmod, relation=self.name)
             for number, column in enumerate(self.columns, 1)
@@ -105,14 +104,14 @@ class SubqueryScan(Relation):
 
 @dataclass(frozen=True, slots=True)
 class CteScan(Relation):
-    """A query of WITH; ``cte``: its own name."""
+    """A reference to a WITH query; ``cte``: the name of the query."""
 
     cte: str
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesScan(Relation):
-    """generate_series of whole numbers, ``stop`` included."""
+    """generate_series of constant integers, ``stop`` included."""
 
     start: int
     stop: int
@@ -121,7 +120,7 @@ class SeriesScan(Relation):
 
 @dataclass(frozen=True, slots=True)
 class FunctionScan(Relation):
-    """A function in FROM, which sees the relations at its left. ``call``: with its arguments."""
+    """A function in FROM. ``call``: the call; its arguments may use relations further left."""
 
     function: str
     call: Node
@@ -137,7 +136,7 @@ class ValuesScan(Relation):
 
 @dataclass(frozen=True, slots=True)
 class SetOperationScan(Relation):
-    """UNION, INTERSECT, EXCEPT; both sides have the types of ``columns``."""
+    """UNION, INTERSECT or EXCEPT; both sides have the types of ``columns``."""
 
     operation: SetOperation
     all: bool
@@ -147,7 +146,7 @@ class SetOperationScan(Relation):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A join. ``condition`` None: every pair."""
+    """A join. ``condition`` None: every pair of rows matches."""
 
     type: JoinType
     left: FromNode
@@ -160,10 +159,10 @@ FromNode = Relation | Join
 
 @dataclass(frozen=True, slots=True)
 class Cte:
-    """A query of WITH by its unique name.
+    """A query of WITH with its unique name.
 
-    ``again``: the second query of a recursive one, over the rows of the previous step. ``all``:
-    UNION ALL.
+    ``again``: the recursive term, which reads the rows of the previous step; None if the query is
+    not recursive. ``all``: UNION ALL.
     """
 
     name: str
@@ -174,10 +173,10 @@ class Cte:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query. ``columns``: of the result; ``targets``: their values.
+    """A query. ``columns``: the result's columns; ``targets``: their values.
 
-    ``grouped``: one row for each group. ``distinct_on``: only the first of the rows that are equal
-    in these values. ``limit`` None: all rows. ``limit`` and ``offset`` may be a parameter.
+    ``grouped``: one row for each group. ``distinct_on``: the keys of DISTINCT ON. ``limit`` None:
+    all rows. ``limit`` and ``offset`` may be parameters.
     """
 
     columns: tuple[Attribute, ...]

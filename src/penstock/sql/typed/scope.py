@@ -1,6 +1,6 @@
-"""Scopes: the columns that a name can mean (parse_relation.c, colNameToVar, refnameNamespaceItem).
+"""Scopes: resolve column references (parse_relation.c, colNameToVar, refnameNamespaceItem).
 
-FROM adds relations; a reference gives the node that it means, or PostgreSQL's error.
+FROM adds relations to a scope; a reference is resolved to a node, or raises PostgreSQL's error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Column = tuple[str, Node]
 
 @dataclass(frozen=True, slots=True)
 class NamedRelation:
-    """A relation that a qualified reference can name. ``schema``: None if it has an alias."""
+    """A relation that qualified references can name. ``schema``: None for an alias."""
 
     name: str
     schema: str | None
@@ -39,17 +39,17 @@ class NamedRelation:
 
 @dataclass(frozen=True, slots=True)
 class ParseNamespace:
-    """The names that are visible. ``columns``: those of unqualified names and ``*``, in order."""
+    """The visible names. ``columns``: the columns for unqualified names and ``*``, in order."""
 
     relations: tuple[NamedRelation, ...] = ()
     columns: tuple[Column, ...] = ()
 
     def joined(self, other: ParseNamespace) -> ParseNamespace:
-        """Put both side by side. Raises DuplicateObject (42712)."""
+        """Add the other namespace's relations and columns. Raises DuplicateObject (42712)."""
         return self.merged(other, (*self.columns, *other.columns))
 
     def merged(self, other: ParseNamespace, columns: tuple[Column, ...]) -> ParseNamespace:
-        """Put both together, with ``columns`` as the columns of their join."""
+        """Add the other namespace's relations; ``columns`` are the columns of their join."""
         known = {(relation.name, relation.schema) for relation in self.relations}
         for relation in other.relations:
             if (relation.name, relation.schema) in known:
@@ -65,7 +65,7 @@ class Scope:
     namespace: ParseNamespace = field(default_factory=ParseNamespace)
 
     def resolve(self, fields: Sequence[str]) -> Node:
-        """Return the node of a reference. Raises PenstockError (42702, 42703, 42P01)."""
+        """Return the node that a reference means. Raises PenstockError (42702, 42703, 42P01)."""
         *qualifier, name = fields
         if len(qualifier) > 2:
             raise FeatureNotSupported(
@@ -146,9 +146,9 @@ class Analyze(Protocol):
 class Surroundings:
     """The look-ups of a statement.
 
-    ``find_view``: the text of a view, "" for a view without rows, None for a relation that is no
-    view. ``functions``: functions in FROM that have columns of their own. ``parameters``: known
-    types by number, None if no parameters are allowed.
+    ``find_view``: returns a view's query, "" for a view without rows, None if the relation is not a
+    view. ``functions``: the columns of functions in FROM, by name. ``parameters``: known types
+    of parameters by number; None if parameters are not allowed.
     """
 
     find_table: FindTable

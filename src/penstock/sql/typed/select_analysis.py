@@ -1,6 +1,7 @@
-"""SELECT, VALUES and set operations to typed queries (analyze.c, parse_clause.c, parse_target.c).
+"""Turn SELECT, VALUES and set operations into typed queries (analyze.c, parse_clause.c).
 
-A raw statement, with look-ups of tables, becomes a ``Query``, or raises PostgreSQL's error.
+A raw statement becomes a ``Query``, or raises PostgreSQL's error. The caller's functions look up
+tables.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ MAX_COLUMNS = 1664
 
 
 def analyze_select(raw: SelectStmt, around: FindTable | Surroundings) -> Query:
-    """Return the typed query. Raises PenstockError as PostgreSQL, FeatureNotSupported."""
+    """Return the typed query. Raises PostgreSQL's errors, FeatureNotSupported."""
     with limited_depth():
         return SelectAnalysis(around).query(raw)
 
@@ -134,10 +135,10 @@ class SelectAnalysis:
         self._ctes: dict[str, Cte] = {}
 
     def query(self, raw: SelectStmt, parent: Scope | None = None, *, resolve: bool = True) -> Query:
-        """Analyze any query. ``parent``: the scope whose columns it can use.
+        """Analyze any query. ``parent``: the outer scope whose columns the query can use.
 
-        ``resolve``: literals without a type become text. It is False for a side of a set operation,
-        which takes the type of the other.
+        ``resolve``: literals without a type become text. False for a side of a set operation, where
+        they take the type of the other side.
         """
         known, self._ctes = self._ctes, dict(self._ctes)
         try:
@@ -168,7 +169,7 @@ class SelectAnalysis:
         return tuple(own.values())
 
     def _recursive(self, item: CommonTableExpr, parent: Scope | None) -> Cte:
-        """Analyze a recursive query: its first part decides names and types.
+        """Analyze a recursive query: the non-recursive term decides names and types.
 
         Follows determineRecursiveColTypes.
         """
@@ -265,7 +266,7 @@ class SelectAnalysis:
         columns: tuple[Attribute, ...],
         targets: tuple[Node, ...],
     ) -> tuple[Node, ...]:
-        """Analyze GROUP BY: a number or alias means a target, but a column's name wins (SQL:99)."""
+        """Analyze GROUP BY: a number or alias means a target, but a column's name comes first."""
         expressions = self._expressions(scope, "GROUP BY")
         found = []
         for item in raw.group:
@@ -368,7 +369,7 @@ class SelectAnalysis:
         return Query(tuple(columns), targets, (scan,))
 
     def _of_one(self, scan: ValuesScan | SetOperationScan, raw: SelectStmt) -> Query:
-        """Analyze ORDER BY and LIMIT over a relation all of whose columns are shown."""
+        """Analyze ORDER BY and LIMIT of VALUES or a set operation; return all of its columns."""
         targets = scan.variables()
         if isinstance(scan, SetOperationScan):
             sort = tuple(sort_of_set(key, scan, targets) for key in raw.order)
@@ -383,7 +384,7 @@ class SelectAnalysis:
 
 
 def _typed(query: Query, wanted: list[int], word: str) -> Query:
-    """Give literals of a query that have no type the wanted types."""
+    """Give the query's untyped literals the wanted types."""
     targets = tuple(
         to_common_type(node, type_, word) if node.type == UNKNOWN else node
         for node, type_ in zip(query.targets, wanted, strict=True)
@@ -419,13 +420,13 @@ def _target_list(
 
 # Analyze FROM: relations, their columns and joins (parse_clause.c, transformFromClauseItem).
 #
-# Raw items become typed nodes. FROM also gives the namespace that the other clauses see.
+# Raw items become typed nodes, and a namespace in which the other clauses look up names.
 
 _INT8_RANGE: Final = range(-(1 << 63), 1 << 63)
 
 
 class FromClause:
-    """The FROM of one query. ``ctes``: the queries of WITH that it sees, by name."""
+    """The FROM clause of one query. ``ctes``: the visible WITH queries, by name."""
 
     def __init__(self, relations: Relations, scope: Scope, ctes: Mapping[str, Cte]) -> None:
         self._relations = relations
@@ -433,7 +434,7 @@ class FromClause:
         self._ctes = ctes
 
     def item(self, raw: FromItem, seen: ParseNamespace) -> tuple[FromNode, ParseNamespace]:
-        """Analyze an item. ``seen``: the names at its left, for LATERAL."""
+        """Analyze an item of FROM. ``seen``: the names further left, for LATERAL."""
         match raw:
             case RangeTable():
                 return self._table(raw)
@@ -461,7 +462,7 @@ class FromClause:
         return relation, _named(relation, raw.alias, name.name, schema)
 
     def _view(self, text: str, columns: tuple[Attribute, ...]) -> Relation:
-        """Return the view's query, with NULL for columns that it leaves out."""
+        """Return a view as a subquery; columns that the view's text lacks are NULL."""
         given: dict[str, Node] = {}
         from_: tuple[FromNode, ...] = ()
         if text:
@@ -478,7 +479,7 @@ class FromClause:
         return SubqueryScan(self._relations.name(), columns, made)
 
     def _with_virtual(self, scan: TableScan) -> Relation:
-        """Return a query that computes virtual columns: an outer join can then make them NULL."""
+        """Compute virtual columns in a subquery, so that an outer join can make them NULL."""
         if not any(column.generated is AttGenerated.VIRTUAL for column in scan.columns):
             return scan
         query = Query(scan.columns, expanded(scan), (scan,))
@@ -521,7 +522,7 @@ class FromClause:
 
     def _join(self, raw: JoinExpr, seen: ParseNamespace) -> tuple[FromNode, ParseNamespace]:
         left, left_names = self.item(raw.left, seen)
-        # In RIGHT and FULL joins the right side does not see the relations at its left.
+        # The right side of a RIGHT or FULL join cannot use columns of the left side.
         visible = left_names if raw.type in (JoinType.INNER, JoinType.LEFT) else ParseNamespace()
         right, right_names = self.item(raw.right, seen.joined(visible))
         using = raw.using
@@ -579,7 +580,7 @@ def _one(names: ParseNamespace, name: str, side: str) -> Node:
 
 
 def _merged(type_: JoinType, left: Node, right: Node) -> Node:
-    """Return the merged column of a join with USING (buildMergedJoinVar)."""
+    """Return the merged column of JOIN ... USING (buildMergedJoinVar)."""
     common = select_common_type([left, right], "JOIN/USING")
     first, second = (to_common_type(node, common, "JOIN/USING") for node in (left, right))
     if type_ is JoinType.FULL:
@@ -590,7 +591,7 @@ def _merged(type_: JoinType, left: Node, right: Node) -> Node:
 def _named(
     relation: Relation, alias: Alias | None, name: str | None, schema: str | None
 ) -> ParseNamespace:
-    """Return the namespace of one relation. Without a name only its columns are visible."""
+    """Return the namespace of one relation; a relation without a name only adds columns."""
     names = [column.name for column in relation.columns]
     if alias is not None:
         if len(alias.columns) > len(names):
@@ -619,7 +620,7 @@ def renamed(query: Query, names: tuple[str, ...], cte: str) -> Query:
 
 
 def _bounds(nodes: list[Node]) -> tuple[int, int, int, int] | None:
-    """Return type, start, stop and step if they are whole numbers and constant, else None."""
+    """Return type, start, stop and step if they are constant integers, else None."""
     if len(nodes) not in (2, 3) or any(node.type not in (INT4, INT8) for node in nodes):
         return None
     numbers = [number for node in nodes if (number := _number(node)) is not None]
@@ -644,7 +645,7 @@ def _number(node: Node) -> int | None:
 
 
 def _cast(node: Node, type_: int) -> Node:
-    """Cast a view's column to the type that the catalogs give it."""
+    """Cast a view's column to the type that it has in the catalogs."""
     if node.type == RECORD:
         return node
     found = to_target(node, type_, -1, "e", Form.EXPLICIT)
@@ -652,9 +653,7 @@ def _cast(node: Node, type_: int) -> Node:
     return found
 
 
-# Name a column of a query that has no alias (parse_target.c, FigureColname).
-#
-# A raw expression gives the name.
+# Name a column of a query that has no alias after its expression (parse_target.c, FigureColname).
 
 _UNNAMED: Final = "?column?"
 _WEAK, _STRONG = 1, 2
@@ -666,7 +665,7 @@ def result_name(raw: Expression) -> str:
 
 
 def _figure(raw: Expression) -> tuple[str, int]:
-    """Return the name and its strength."""
+    """Return the name and its strength (FigureColnameInternal)."""
     match raw:
         case ColumnRef(fields):
             return fields[-1], _STRONG
@@ -716,7 +715,7 @@ def _subquery(raw: ASubLink) -> tuple[str, int]:
 
 # Analyze ORDER BY, DISTINCT ON and their items (findTargetlistEntrySQL92 of parse_clause.c).
 #
-# Raw items, with the columns and values of a SELECT list, become typed keys.
+# Raw items, with the columns and values of the SELECT list, become typed keys.
 
 
 def sort_clause(
@@ -738,7 +737,7 @@ def _sql92(
     targets: tuple[Node, ...],
     expressions: QueryExpressions,
 ) -> Node:
-    """Analyze an item: a number or bare alias means a target (SQL:92), others are expressions."""
+    """Analyze an item: a number or bare alias means a target (SQL:92), all else an expression."""
     position = target_position(raw, clause, len(targets))
     node = None if position is None else targets[position]
     if node is None and isinstance(raw, ColumnRef):
@@ -757,7 +756,7 @@ def distinct_keys(
     sort: tuple[SortKey, ...],
     expressions: QueryExpressions,
 ) -> tuple[Node, ...]:
-    """Return the keys of DISTINCT ON, by which rows must be sorted first.
+    """Return the keys of DISTINCT ON; ORDER BY must begin with them (42P10).
 
     Follows transformDistinctOnClause.
     """
@@ -766,7 +765,7 @@ def distinct_keys(
     leading = list(itertools.takewhile(nodes.__contains__, order))
     others = order[len(leading) :]
     if nodes and others and any(n not in leading for n in nodes):
-        if any(map(contains_subquery, nodes)):  # equal subqueries are not recognized
+        if any(map(contains_subquery, nodes)):  # we cannot tell whether two subqueries are equal
             raise FeatureNotSupported("a subquery in DISTINCT ON beside ORDER BY is not supported")
         raise InvalidColumnReference(
             "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
@@ -792,10 +791,10 @@ def sort_of_set(key: SortBy, scan: SetOperationScan, targets: tuple[Node, ...]) 
 def compared_as_text(
     raw: SelectStmt, columns: tuple[Attribute, ...], targets: tuple[Node, ...]
 ) -> tuple[tuple[Attribute, ...], tuple[Node, ...]]:
-    """Make untyped targets text if rows are grouped or sorted by them.
+    """Turn untyped targets into text if rows are grouped or sorted by them.
 
-    This holds even if a UNION would have given them another type (addTargetToGroupList,
-    addTargetToSortList).
+    PostgreSQL does so even inside a UNION, which could give them another type
+    (addTargetToGroupList, addTargetToSortList).
     """
     if all(node.type != UNKNOWN for node in targets):
         return columns, targets
@@ -818,7 +817,7 @@ def compared_as_text(
 
 
 def reads(raw: SelectStmt, name: str) -> bool:
-    """Tell whether a query names a relation without a schema."""
+    """Tell whether a query reads the relation ``name``, written without a schema."""
     return any(
         isinstance(item, RangeTable) and item.relation.schema is None and item.relation.name == name
         for item in nodes_of(raw)
@@ -827,7 +826,7 @@ def reads(raw: SelectStmt, name: str) -> bool:
 
 @functools.cache
 def _parsed_view(text: str) -> SelectStmt:
-    """Return the query of a view of PostgreSQL's catalogs; their number is small."""
+    """Return the parsed query of a catalog view; there are few, so the cache is unbounded."""
     return parse_select(text)
 
 

@@ -1,8 +1,8 @@
-"""Set-returning functions in a SELECT list (nodeProjectSet.c), moved to FROM as a relation.
+"""Move a set-returning function from the SELECT list to FROM (nodeProjectSet.c).
 
-The new SELECT has the same rows, and its list has plain values only. One call of generate_series
-that is a whole item of the list is moved; the analysis of FROM checks its arguments. Calls that
-PostgreSQL runs in lockstep, or after grouping, are refused by name.
+The new SELECT returns the same rows, with plain values in its list. Only one call of
+generate_series can be moved, and it must be a whole item of the list; the analysis of FROM checks
+its arguments. Calls that PostgreSQL runs in lockstep, or after grouping, are refused by name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SPREAD: Final = "rows of a function of the SELECT list"
 
 
 def is_set_returning(value: Expression | Star) -> bool:
-    """Tell whether an item of a SELECT list consists of a call of generate_series."""
+    """Tell whether an item of a SELECT list is a call of generate_series."""
     return isinstance(value, FuncCall) and value.name in ((SERIES,), ("pg_catalog", SERIES))
 
 
@@ -55,7 +55,7 @@ def moved_to_from(raw: SelectStmt) -> SelectStmt:
 
 
 def spread(raw: SelectStmt) -> SelectStmt:
-    """Rewrite ``SELECT (f(...)).* FROM ...``: the arguments first, then the function over them."""
+    """Rewrite ``SELECT (f(...)).* FROM x``: a subquery computes the arguments, FROM calls f."""
     if len(raw.targets) != 1 or not isinstance(raw.targets[0].value, Indirection):
         return raw
     call, steps = raw.targets[0].value.argument, raw.targets[0].value.steps
@@ -77,7 +77,7 @@ def _named_alike(argument: Expression, value: Expression) -> Expression:
 
 
 def as_select(raw: SelectStmt) -> SelectStmt | None:
-    """Return VALUES of one row with such a function as a SELECT of its rows, or None."""
+    """Return VALUES of one row that calls generate_series as a SELECT; else None."""
     if len(raw.values) != 1 or not any(map(is_set_returning, raw.values[0])):
         return None
     return replace(raw, values=(), targets=tuple(map(ResTarget, raw.values[0])))

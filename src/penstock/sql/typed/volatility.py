@@ -1,7 +1,7 @@
-"""Volatility: expressions that may change their value for the same row (clauses.c,
+"""Volatility: find expressions whose value for a row may change (clauses.c,
 contain_mutable_functions).
 
-An expression is as volatile as pg_proc says of its functions.
+pg_proc tells the volatility of each function in the expression.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.sql.typed.primnodes import (
 
 _IMMUTABLE: Final = "i"
 _READ_BY_SETTINGS: Final = frozenset("DTA")
-"""Categories of types (dates and times, intervals, arrays) whose input functions are stable."""
+"""Type categories (dates and times, intervals, arrays) whose input functions are stable."""
 
 
 def calls_mutable_function(node: Node) -> bool:
@@ -42,7 +42,7 @@ def contains_mutable(node: Node) -> bool:
 
 
 def _immutable_text(source: int, target: int) -> bool:
-    """Tell whether a cast by text depends on the value alone; pg_proc has output functions."""
+    """Tell whether both functions of a cast through text, output and input, are immutable."""
     name = types()[source].name
     known = functions_by_name()
     found = [*known.get(f"{name}out", ()), *known.get(f"{name}_out", ())]
