@@ -1,8 +1,8 @@
 """Penstock: PostgreSQL-compatible logical replication for Spark lakehouses.
 
 ``Node`` is the public interface, ``PenstockError`` the root of everything it raises. ``Node`` is
-imported at its first use, because Spark's executors import rooms of this package too and do not
-need the node's.
+imported at its first use, since Spark's executors import rooms of this package too and do not need
+those of the node.
 """
 
 from __future__ import annotations

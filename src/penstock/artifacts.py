@@ -32,14 +32,14 @@ from penstock.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 Notice = Callable[[str], None]
-"""A function that takes one line about a reason why the user must wait."""
+"""A function that takes one line saying why the user must wait."""
 
 _OFFLINE_HINT = (
     "Check the network, or name a repository that can be reached in DEFAULT_ARTIFACT_REPOSITORY"
     " or an Ivy settings file in PENSTOCK_IVY_SETTINGS."
 )
 _IVY_TIMEOUT_SECONDS = 900
-# Words that mark the important lines in Ivy's pages of output.
+# Words that mark the important lines in Ivy's long output.
 _TELLING = ("Server access", "module not found", "download failed", "Exception", "Error")
 
 
@@ -86,8 +86,8 @@ def fetch(
 ) -> list[Path]:
     """Return the paths of the artifacts in ``folder``; fetch those that are missing.
 
-    ``what`` names them in messages ("the jars of Delta Lake 4.4.0"). An existing file is trusted by
-    its name, which it got only after its checksum was right (the doctor looks again by
+    ``what`` names them in messages ("the jars of Delta Lake 4.4.0"). An existing file is trusted,
+    since it got its name only after its checksum was right (the doctor checks again by
     ``is_intact``).
 
     Raises ConfigurationError when Ivy, Java or the network is missing or a checksum is wrong.

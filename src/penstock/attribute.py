@@ -1,8 +1,8 @@
 """Columns of tables (pg_attribute.h, FormData_pg_attribute; tupdesc.h).
 
 A column has other forms too: in a Relation message, in the publisher's catalogs, as a field of a
-Delta table. The room that owns such a form makes an ``Attribute`` of it, a frozen value that every
-room knows.
+Delta table. The room that owns such a form converts it to an ``Attribute``, a frozen value that
+every room knows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 
 
 class AttGenerated(StrEnum):
-    """pg_attribute.attgenerated; false for a column that is not generated."""
+    """pg_attribute.attgenerated; its empty member, for a column that is not generated, is false."""
 
     NOT = ""
     STORED = "s"
@@ -25,7 +25,7 @@ class AttGenerated(StrEnum):
 class Attribute:
     """A column of a table, as pg_attribute and pg_attrdef have it.
 
-    ``type_oid``: 0 if the stored form of the values determines it. ``identity``: attidentity.
+    ``type_oid``: 0 if the stored form of the values determines the type. ``identity``: attidentity.
     ``default``: the default as SQL writes it. ``generation``: the expression of a generated column,
     if the node knows it. ``key``: the column is part of the replica identity (flag 1 in Relation
     messages).
@@ -44,7 +44,7 @@ class Attribute:
     key: bool = False
 
     def has_type_of(self, other: Attribute) -> bool:
-        """Tell whether both have the same type and modifier."""
+        """Tell whether both columns have the same type and modifier."""
         return (self.type_oid, self.typmod) == (other.type_oid, other.typmod)
 
     def of_type(self, other: Attribute) -> Attribute:
@@ -66,5 +66,5 @@ class TupleDesc(tuple[Attribute, ...]):
         return {attribute.name: attribute for attribute in self}
 
     def number(self, name: str) -> int | None:
-        """Return a column's attnum, from 1; None if there is none of that name (attnameAttNum)."""
+        """Return a column's attnum, from 1; None if no column has the name (attnameAttNum)."""
         return next((n for n, attribute in enumerate(self, 1) if attribute.name == name), None)

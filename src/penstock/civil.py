@@ -1,9 +1,9 @@
 """Dates, times and intervals as PostgreSQL counts, prints and reads them (datetime.c).
 
 Days or microseconds since the Unix epoch become the text that date_out and timestamp_out print with
-``datestyle=ISO``. Such a text becomes the number. Every year of PostgreSQL's range is supported.
-The calendar is proleptic Gregorian, as in PostgreSQL; year 0 is 1 BC. Python's own dates do not
-suffice, as they end at the years 1 and 9999.
+``datestyle=ISO``. Such text is read back as the number. Every year of PostgreSQL's range is
+supported. The calendar is proleptic Gregorian, as in PostgreSQL; year 0 is 1 BC. Python's own dates
+cover only the years 1 to 9999.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAST_DAY: Final = 2_932_896
 LOWEST_DAY: Final = -2_440_588
 """4714-11-24 BC, the first day of PostgreSQL's types."""
 HIGHEST_DAY: Final = 2_145_042_905
-"""5874897-12-31, the last day of its date."""
+"""5874897-12-31, the last day of PostgreSQL's date."""
 
 _DATE = re.compile(rb"(\d{4,})-(\d\d)-(\d\d)( BC)?")
 _TIMESTAMP = re.compile(
@@ -67,9 +67,9 @@ def parse_date(raw: bytes) -> int | None:
 
 
 def parse_timestamp(raw: bytes, zone: bool) -> int | None:
-    """Return the microseconds since the epoch (UTC if there is a zone); None if it is no timestamp.
+    """Return the microseconds since the epoch (UTC if ``zone``); None if it is no timestamp.
 
-    A zone may have seconds: local mean time was used in the years before standard time.
+    A zone's offset may have seconds: before standard time, local mean time was used.
     """
     match = _TIMESTAMP.fullmatch(raw)
     if match is None or bool(match[6]) != zone:
@@ -126,5 +126,5 @@ def _date_text(year: int, month: int, day: int) -> str:
 
 
 def _era_text(year: int) -> str:
-    """Return the end of a date's or timestamp's text: " BC" for years before 1."""
+    """Return what ends the text of a date or timestamp: " BC" for years before 1."""
     return "" if year > 0 else " BC"

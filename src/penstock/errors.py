@@ -48,10 +48,10 @@ class PenstockError(Exception):
     """An error with PostgreSQL's fields: message, detail, hint, SQLSTATE (five characters).
 
     ``alter``: the rest of the statement that helps, after ALTER SUBSCRIPTION and the name; for
-    errors that do not know their subscription (``with_statement``). ``context``: the action that
-    failed, for the log. ``objects``: names of the objects concerned, by "schema", "table", "column"
-    and "constraint" (errtable, errtablecol, errtableconstraint). ``column``: the publisher's column
-    whose value caused the error.
+    errors raised where the subscription is not known (``with_statement``). ``context``: the action
+    that failed, for the server log. ``objects``: names of the objects concerned, by "schema",
+    "table", "column" and "constraint" (errtable, errtablecol, errtableconstraint). ``column``: the
+    publisher's column whose value caused the error.
     """
 
     default_sqlstate: ClassVar[str] = "XX000"
@@ -100,7 +100,7 @@ class PenstockError(Exception):
     def with_statement(self, begun: str) -> Self:
         """Return the error with its statement in the hint.
 
-        ``begun``: how the statement begins, with the subscription's name.
+        ``begun``: the begin of the statement, with the subscription's name.
         """
         if self.alter is None:
             return self
@@ -149,7 +149,7 @@ class InvalidParameterValue(PenstockError):
 
 
 class FeatureNotSupported(PenstockError):
-    """A feature that PostgreSQL may have and this version of Penstock lacks."""
+    """A feature that this version of Penstock lacks, even if PostgreSQL has it."""
 
     default_sqlstate = "0A000"
 
@@ -161,7 +161,7 @@ class UndefinedObject(PenstockError):
 
 
 class UndefinedPublication(UndefinedObject):
-    """A publication that the publisher lacked at the time of a change that it sends."""
+    """A publication that did not exist at the publisher at the time of a change to be sent."""
 
 
 class DuplicateObject(PenstockError):
@@ -189,7 +189,7 @@ class ObjectInUse(PenstockError):
 
 
 class NotInPrerequisiteState(PenstockError):
-    """An object that is not in the state which the operation needs."""
+    """An object that is not in the state that the operation needs."""
 
     default_sqlstate = "55000"
 
@@ -199,11 +199,11 @@ class RelationChanged(NotInPrerequisiteState):
 
 
 class SchemaChanged(RelationChanged):
-    """A change by the publisher to a relation, which a new copy of the table follows."""
+    """A change of a relation at the publisher that a new copy of the table can follow."""
 
 
 class StateMismatch(NotInPrerequisiteState):
-    """Publisher, slot, cuts or tables are not those that were followed, or one went back."""
+    """Publisher, slot, cuts or tables were exchanged, or one of them went back."""
 
 
 class ConfigurationError(PenstockError):
@@ -235,7 +235,7 @@ class ValueNotRepresentable(PenstockError):
 
 
 class UnknownLabel(ValueNotRepresentable):
-    """A value for which the enum of the column here has no label yet."""
+    """A value for which the enum of the target column has no label yet."""
 
     default_sqlstate = "22P02"
 
@@ -257,7 +257,7 @@ class PublisherError(PenstockError):
 
 
 class ProtocolViolation(PenstockError):
-    """Bytes that the protocol does not allow at their place."""
+    """Bytes that the protocol does not allow where they came."""
 
     default_sqlstate = "08P01"
 
@@ -271,7 +271,7 @@ class ReplicationConflict(PenstockError):
 class KeyExists(ReplicationConflict):
     """A row gets a key that another row has.
 
-    ``met``: the known facts about the rows, for the first handler only: they do not cross
+    ``met``: the known facts about the rows, for the first handler only: these facts do not cross
     processes, and ``changed`` drops them.
     """
 
@@ -280,11 +280,11 @@ class KeyExists(ReplicationConflict):
 
 
 class InsertExists(KeyExists):
-    """A row is inserted whose key another one has (conflict.c, CT_INSERT_EXISTS)."""
+    """A row is inserted whose key another row has (conflict.c, CT_INSERT_EXISTS)."""
 
 
 class UpdateExists(KeyExists):
-    """A row is given a key that another one has (conflict.c, CT_UPDATE_EXISTS)."""
+    """A row is given a key that another row has (conflict.c, CT_UPDATE_EXISTS)."""
 
 
 class CommitConflict(PenstockError):

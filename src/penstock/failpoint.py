@@ -1,9 +1,9 @@
 """Failpoints: places to kill or stop the process in fault tests (PostgreSQL's injection points).
 
 The environment variable ``PENSTOCK_FAILPOINT=name[:n[:stop]]`` is read once at import. The n-th
-pass (default 1) sends SIGKILL to ourselves, or with ``stop`` SIGSTOP to our process group, Spark
-included, once; SIGCONT continues it. Without the variable, a failpoint costs one comparison. Names
-live here, so that tests can go through all.
+pass (default 1) sends SIGKILL to ourselves, or with ``stop`` once SIGSTOP to our process group,
+Spark included; SIGCONT continues it. Without the variable, a failpoint costs one comparison. Names
+stand here, so that tests can iterate over them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ BETWEEN_COMMITS: Final = "between-commits"
 BEFORE_CUT: Final = "before-cut"
 AFTER_CUT: Final = "after-cut"
 BEFORE_COMMITS: Final = "before-commits"
-"""All tables of a batch are as they were loaded; none of them has the batch."""
+"""All tables of a batch are loaded; none of them has the batch."""
 AFTER_REVERSAL: Final = "after-reversal"
-"""A batch that not all tables can get was taken back from one of its tables."""
+"""One table is back at the last cut, after a batch that not all tables could get."""
 INSIDE_COPY: Final = "inside-copy"
 AFTER_COPY_COMMIT: Final = "after-copy-commit"
 BEFORE_SEQUENCE: Final = "before-sequence"
@@ -38,7 +38,7 @@ AFTER_MESSAGES: Final = "after-messages"
 AFTER_WRITING_AHEAD: Final = "after-writing-ahead"
 """Rows of an open transaction are in files that no commit names."""
 AFTER_EMIT: Final = "after-emit"
-"""A message is in the log; its sender has no answer yet."""
+"""A message is in the node's log; its sender has no answer yet."""
 AFTER_SLOT_DROP: Final = "after-slot-drop"
 """A slot is dropped; the client has no answer yet."""
 AFTER_SLOT_CREATE: Final = "after-slot-create"
@@ -46,7 +46,7 @@ AFTER_SLOT_CREATE: Final = "after-slot-create"
 AFTER_SLOT_READ: Final = "after-slot-read"
 """A statement has read a slot; the last of its rows are not sent."""
 AFTER_SLOT_ANSWER: Final = "after-slot-answer"
-"""All rows that a statement has read from a slot are sent; the client still waits for its end."""
+"""All rows that a statement has read from a slot are sent; the client waits for ReadyForQuery."""
 AFTER_SLOT_SAVED: Final = "after-slot-saved"
 """The position up to which statements have read the slot is durable."""
 AFTER_BLOCK_INTENT: Final = "after-block-intent"
@@ -56,9 +56,9 @@ AFTER_BLOCK_TABLE: Final = "after-block-table"
 BETWEEN_BLOCK_COMMITS: Final = "between-block-commits"
 """One table of a transaction block has its commit."""
 AFTER_BLOCK_COMMITS: Final = "after-block-commits"
-"""All tables have their commit; the log of transactions does not, and the intent still exists."""
+"""All tables have their commit; the node's log does not have it, and the intent still exists."""
 AFTER_BLOCK_UNDONE: Final = "after-block-undone"
-"""A table's commit of a transaction block was taken back."""
+"""A transaction block's commit of one table was taken back."""
 AFTER_PREPARE_INTENT: Final = "after-prepare-intent"
 """PREPARE TRANSACTION has written its row, but has not checked the block for conflicts yet."""
 AFTER_BLOCK_PREPARED: Final = "after-block-prepared"
@@ -66,7 +66,7 @@ AFTER_BLOCK_PREPARED: Final = "after-block-prepared"
 AFTER_ROLLBACK_PREPARED: Final = "after-rollback-prepared"
 """A prepared transaction is rolled back; its files still exist."""
 BEFORE_COMPACTION: Final = "before-compaction"
-"""A table's files are rewritten; no commit names the new ones."""
+"""A table's files are rewritten; no commit names the new files."""
 AFTER_COMPACTION: Final = "after-compaction"
 """The table has its rows in new files, and no cut names that version."""
 
@@ -102,7 +102,7 @@ _left = int(_count or 1)
 
 
 def failpoint(name: str) -> None:
-    """Die or stop here if this failpoint is armed and its count has run down."""
+    """Die or stop here if this failpoint is armed and this is its n-th pass."""
     global _armed, _left
     if name != _armed:
         return

@@ -2,8 +2,8 @@
 quote.c).
 
 An identifier as written, or a text with several of them, becomes the stored name, at most 63 bytes
-of UTF-8. Names and strings are also put in quotes. Which names need no quotes depends on key words,
-so ``sql.text.quoting`` decides it.
+of UTF-8. Names and strings are also put in quotes. Whether a name needs quotes depends on key
+words, so ``sql.text.quoting`` decides it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def truncate(identifier: str) -> tuple[str, str | None]:
 
 
 def quoted(name: str) -> str:
-    """Put a name in double quotes, needed or not. Both PostgreSQL and DuckDB read them."""
+    """Put a name in double quotes, needed or not, which both PostgreSQL and DuckDB read."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def simple_quote_literal(text: str) -> str:
     """Return a string constant for standard_conforming_strings = on: for DuckDB, and as PostgreSQL
-    prints those of expressions (ruleutils.c)."""
+    prints constants of expressions (ruleutils.c)."""
     return "'" + text.replace("'", "''") + "'"
 
 

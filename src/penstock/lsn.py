@@ -31,8 +31,7 @@ class Lsn(int):
     def signed(self) -> int:
         """Return the signed 64-bit number that Delta's logs and state stores hold.
 
-        Raises FeatureNotSupported from 80000000/0 on: mapped to anything else it would compare
-        wrong.
+        Raises FeatureNotSupported from 80000000/0 on: any other mapping would compare wrong.
         """
         if self >> 63:
             raise FeatureNotSupported(

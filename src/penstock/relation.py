@@ -15,7 +15,7 @@ from penstock.attribute import Attribute
 from penstock.identifiers import quoted
 
 TableName = tuple[str, str]
-"""Schema and name. Look tables up by this pair, never by a text."""
+"""Schema and name. Look tables up by this pair, never by a joined text."""
 
 _PUBLIC: Final = "public"
 _AMBIGUOUS: Final = frozenset('."')
@@ -50,7 +50,7 @@ def _part(name: str) -> str:
 
 
 class ReplicaIdentity(Enum):
-    """pg_class.relreplident. A table of the lake has INDEX by USING KEY, too."""
+    """pg_class.relreplident. A table of the lake gets INDEX by USING KEY, too."""
 
     DEFAULT = "d"
     NOTHING = "n"
@@ -60,7 +60,7 @@ class ReplicaIdentity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One published table with its published columns in the order in which tuples carry them."""
+    """A published table with its published columns, in the order of its tuples."""
 
     oid: int
     schema: str

@@ -1,7 +1,6 @@
 """Errors by their SQLSTATE, with the names that psycopg has for them (errcodes.txt).
 
-Only the errors that the product raises are here. Errors that are caught by their class are in
-``errors``.
+Only errors that Penstock raises are here. Errors that are caught by their class are in ``errors``.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def counted_prefix(cells: pa.Array, kind: bytes, null: bytes) -> tuple[pa.Array,
     """Return the prefix of each cell, and the bytes of prefix and cell together.
 
     The prefix is ``kind`` and the cell's length, or ``null`` if the cell is null. ``null`` must be
-    no longer than the other.
+    no longer than ``kind`` and a length.
     """
     size = lengths(cells)
     width = len(kind) + _LENGTH
@@ -69,10 +69,10 @@ def fixed(table: Bytes) -> pa.Array:
 
 
 def framed(head: bytes, counts_from: int, length_at: int, sizes: Lengths) -> pa.Array:
-    """Return ``head`` once a row, with the length of the message written into it.
+    """Return ``head`` once for each row, with the length of the message written into it.
 
-    ``length_at``: where in ``head`` the four bytes of the length stand. They count everything from
-    ``counts_from`` on, including the ``sizes`` bytes after ``head``.
+    ``length_at``: where in ``head`` the four bytes of the length stand. The length counts
+    everything from ``counts_from`` on, including the ``sizes`` bytes after ``head``.
     """
     table = np.empty((len(sizes), len(head)), np.uint8)
     table[:] = np.frombuffer(head, np.uint8)
@@ -97,7 +97,7 @@ def data_of(rows: pa.Array) -> bytes:
 
 
 def bytes_of(cells: pa.Array) -> Bytes:
-    """Return the bytes of all cells in a row, without a copy; null cells may have bytes, too."""
+    """Return the bytes of all cells in order, without a copy; null cells may have bytes, too."""
     if len(cells) == 0:
         return np.empty(0, np.uint8)
     _, offsets, data = cells.buffers()

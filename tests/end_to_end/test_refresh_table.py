@@ -127,7 +127,7 @@ def test_what_it_refuses_it_refuses_as_a_whole(node: LocalNode, database: Databa
     with pytest.raises(PenstockError, match=r'relation "a\.t" is not published') as refused:
         node.node.sql("ALTER SUBSCRIPTION s REFRESH TABLE u, a.t")
     assert {table.name: table.lsn for table in node.status("s").tables} == states
-    assert "ALTER SUBSCRIPTION s REFRESH PUBLICATION takes it out" in str(refused.value.hint)
+    assert "ALTER SUBSCRIPTION s REFRESH PUBLICATION removes it" in str(refused.value.hint)
     node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
     assert [table.name for table in node.status("s").tables] == ["public.u"]
     node.node.sql("ALTER SUBSCRIPTION s DISABLE")

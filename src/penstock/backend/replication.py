@@ -212,8 +212,8 @@ class ReplicationCommands:
             raise PenstockError(
                 f"requested starting point {command.start} is ahead of the WAL flush position of "
                 f"this server {end}",
-                hint="The node's state store may be an older copy of itself: drop the slot and "
-                "the subscription and subscribe again.",
+                hint="The node's state store may have been restored from an older copy: drop the "
+                "slot and the subscription and subscribe again.",
             )
         return Streaming(lambda wire: self._stream(wire, command))
 

@@ -26,7 +26,7 @@ from penstock.node import doctor as checks
 
 
 def align(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return columns under their centred names, NULL as nothing, and the count of rows."""
+    """Return columns under their centred names, with nothing for NULL, and the count of rows."""
     cells = [[_text(value) for value in row] for row in rows]
     widths = [
         max(len(name), *(len(row[i]) for row in cells)) if cells else len(name)
@@ -167,7 +167,7 @@ def log_to_standard_error() -> None:
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to whatever ``sys.stderr`` is at the moment: a progress display may replace it."""
+    """A handler that writes to the present ``sys.stderr``: a progress display may replace it."""
 
     @property
     def stream(self) -> TextIO:

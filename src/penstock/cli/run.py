@@ -1,4 +1,4 @@
-"""``penstock start`` and ``penstock run``: a node in the foreground, until a signal or its goal.
+"""``penstock start`` and ``run``: a node in the foreground, until a signal or until caught up.
 
 The terminal shows the node's progress, and the process returns the exit status. The first SIGINT or
 SIGTERM asks for an end after the current cut; the second ends the process at once, as a crash
@@ -36,7 +36,7 @@ from penstock.node.status import CatchupState, SubscriptionStatus, TableStatus
 _STDERR: Final = 2
 
 SIGNALLED: Final = 128
-"""A process that a signal has ended has this exit status plus the signal's number."""
+"""The exit status of a process that a signal has ended is this plus the signal's number."""
 
 
 _STOP: Final = b"s"
@@ -44,11 +44,11 @@ _RELOAD: Final = b"r"
 
 
 class StopSignals:
-    """Handles signals. The first one sets ``stop``, and sets ``number`` to its number; before, it
-    is None. SIGHUP calls ``reload``.
+    """The handler of signals. The first signal sets ``stop``, and ``number`` to its number, which
+    is None until then. SIGHUP calls ``reload``.
 
     A handler runs in the main thread between two of its steps, whatever lock that thread holds. So
-    it takes none: another thread sets the event and prints a line, or reloads.
+    it takes no lock: another thread sets the event and prints a line, or reloads.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def start(directory: NodeDir = Path()) -> None:
     signals.listen()
     with Node(directory) as node:
         node.start()
-        # Everything imported by now stays alive. Each search through it for garbage would stop all
+        # What has been imported stays alive. Each search through it for garbage would stop all
         # threads for a tenth of a second.
         gc.collect()
         gc.freeze()
@@ -149,7 +149,7 @@ _BAR_WIDTH: Final = 20
 _GAPS: Final = 2
 """Characters between a line's name, its bar and its text."""
 _BARS: Final = 8
-"""Tables that have a bar of their own; more bars would not fit below the log."""
+"""The most tables with a bar of their own; more bars would not fit below the log lines."""
 
 
 class ProgressDisplay:
@@ -175,7 +175,7 @@ class ProgressDisplay:
         self._thread.join()
 
     def _run(self) -> None:
-        console = Console(file=sys.stderr)  # the real one, which ``AboveBars`` replaces later
+        console = Console(file=sys.stderr)  # the real stderr, which ``AboveBars`` replaces later
         if console.is_terminal:
             self._draw(console)
             return
@@ -235,7 +235,7 @@ class _Copies:
 
 
 class Bars:
-    """A line for each subscription, one for its copies together, and some for single copies."""
+    """Bars: for each subscription one line, one for all its copies, and some for single copies."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -309,7 +309,7 @@ class PlainLines:
 
 
 def copied_tables(subscription: SubscriptionStatus) -> list[TableStatus]:
-    """Return the tables of the running copies, with those that are finished; () if none runs."""
+    """Return the tables of the running copies, also finished tables; [] if no copy runs."""
     tables = [table for table in subscription.tables if table.units_total]
     return tables if any(table.state == "d" for table in tables) else []
 
@@ -329,7 +329,7 @@ def copy_text(tables: Sequence[TableStatus], speed: Speed, room: int | None = No
 
 
 def _fitting(parts: Sequence[str], by_use: Sequence[int], room: int) -> str:
-    """Return as many of the parts as fit, in their order; ``by_use`` has the most useful first."""
+    """Return as many parts as fit, in their order; ``by_use``: their indexes, most useful first."""
     shown: list[int] = []
     for index in by_use:
         wider = sorted([*shown, index])
@@ -358,7 +358,7 @@ def streaming_text(subscription: SubscriptionStatus, room: int | None = None) ->
 
 
 class AboveBars(io.TextIOBase):
-    """Replaces ``sys.stderr`` from ``__enter__`` to ``__exit__``.
+    """A file that replaces ``sys.stderr`` from ``__enter__`` to ``__exit__``.
 
     Code that draws must hold ``drawing``. rich places a line above its last drawing, and writes it
     a moment later: anything drawn in between would stay on the screen.
@@ -371,7 +371,7 @@ class AboveBars(io.TextIOBase):
         self._begun = ""
 
     def writable(self) -> bool:
-        """Return True, as a file that can be written."""
+        """Return True: lines may be written."""
         return True
 
     def isatty(self) -> bool:

@@ -28,7 +28,7 @@ from penstock.node.status import SubscriptionStatus, TableStatus, as_json, healt
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _UNIT: Final = 1024
 _AS_THEY_ARE: Final = 10 * _UNIT
-"""A number changes to the next unit at ten of that unit."""
+"""The next unit is used from ten of it on."""
 
 
 def amount(size: int | None) -> str:
@@ -42,7 +42,7 @@ def amount(size: int | None) -> str:
 
 
 _WINDOW_S: Final = 30.0
-"""Seconds over which a rate is taken. Parts of a copy end in bursts: over less it would jump."""
+"""Seconds over which a rate is taken. Over less it would jump: parts end in bursts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""``penstock verify``: compare tables of subscriptions with their publishers', as text or JSON.
+"""``penstock verify``: compare subscriptions' tables with the publishers'; print text or JSON.
 
 Each table is a line, with some rows if it differs. On a terminal a bar shows the progress.
 """

@@ -60,8 +60,8 @@ def check_targets(transaction: CatalogTransaction, tables: Iterable[tuple[str, s
             if (member.schema, member.name) in named:
                 raise FeatureNotSupported(
                     f'cannot use relation "{member.qualified_name}" as logical replication target',
-                    detail=f'It is a partition of "{root.qualified_name}" on this node, which the '
-                    "publications have, too.",
+                    detail=f'It is a partition of "{root.qualified_name}" on this node, and the '
+                    "publications contain both.",
                     hint=f"Detach it: ALTER TABLE {root.name} DETACH PARTITION {member.name}. Or "
                     "publish one of the two.",
                 )

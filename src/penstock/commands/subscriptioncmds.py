@@ -1711,6 +1711,6 @@ def _check_published(
             f'relation "{qualified(*name)}" is not published',
             detail="It was dropped, renamed, or taken out of the publications: "
             f"{', '.join(subscription.publications)}.",
-            hint=f"{alter(subscription.name)} REFRESH PUBLICATION takes it out of the "
-            "subscription, and in what is published under another name.",
+            hint=f"{alter(subscription.name)} REFRESH PUBLICATION removes it, and adds what is "
+            "published under another name.",
         )

@@ -4,7 +4,7 @@
 A source gives transactions (``reorder_buffer``). A plugin with options (``output_plugin``,
 ``registry``) writes them as batches of LSN, xid and data (``output``). Transactions may come from
 the lake or from a server's WAL, and SQL functions or a walsender may read the output: this room
-does not depend on either. It uses no Delta, no Spark and no catalog of a node.
+depends on none of these. It uses no Delta, no Spark and no catalog of a node.
 """
 
 from penstock.decoding.logical import (

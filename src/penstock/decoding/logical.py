@@ -1,9 +1,9 @@
 """The context of one decoding call: it calls a plugin's callbacks and takes its writes (logical.c).
 
 A generator hands the items of a source to the plugin, and yields the plugin's writes in batches. So
-memory is bounded by a piece's size and by the writes of one callback. As on a server, a plugin
-knows only its context. SQL functions and streams differ only in the source of the items and in the
-reader of the writes.
+memory is bounded by the size of a piece (``MemoryLimits``) and by the writes of one callback. As on
+a server, a plugin knows only its context. SQL functions and streams differ only in the source of
+the items and in the reader of the writes.
 
     source                 replay                    context                  plugin
 
@@ -55,9 +55,9 @@ from penstock.lsn import INVALID, Lsn
 Options = Sequence[tuple[str, str | None]]
 """Names and values in the given order; None for a missing value."""
 FindPublications = Callable[[Sequence[str]], PublicationRules]
-"""A function from names of publications to their rules."""
+"""A function that takes names of publications and returns their rules."""
 UpdateProgress = Callable[[Lsn, int, bool], None]
-"""A function of position, xid, and whether a transaction was skipped; it may send a keepalive."""
+"""A function of LSN, xid, and whether a transaction was skipped; it may send a keepalive."""
 
 _STREAMING: Final = (
     *("stream_start", "stream_stop", "stream_abort", "stream_commit", "stream_change"),
@@ -86,7 +86,7 @@ class DecodedSlot:
 @dataclass(frozen=True, slots=True)
 class DecodedDatabase:
     """The database whose changes are decoded. ``major_version``: the version that its server
-    reports. ``publications``: for pgoutput; None if it has none."""
+    reports. ``publications`` finds publications for pgoutput; None if the database has none."""
 
     major_version: int = 18
     publications: FindPublications | None = None
@@ -96,8 +96,8 @@ class DecodedDatabase:
 class OutputReader:
     """The reader of the output: a call of a slot function, or a stream.
 
-    ``as_bytes``: it takes bytes, even if the plugin declares textual output. ``interrupt`` is
-    called before each callback; its error ends the call. ``warn`` takes a WARNING's message.
+    ``as_bytes``: the reader takes bytes, even if the plugin declares textual output. ``interrupt``
+    is called before each callback; its error ends the call. ``warn`` takes a WARNING's message.
     """
 
     as_bytes: bool = False
@@ -107,9 +107,8 @@ class OutputReader:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """Bytes that a context keeps. ``work_mem`` limits a block of a streamed transaction
-    (logical_decoding_work_mem); output is handed on once it has ``piece``, and one callback may
-    write ``callback``."""
+    """Limits in bytes. ``work_mem``: a block of a streamed transaction (logical_decoding_work_mem);
+    ``piece``: output that is handed on at once; ``callback``: what one callback may write."""
 
     work_mem: int = 64 << 20
     piece: int = 1 << 20
@@ -119,10 +118,10 @@ class MemoryLimits:
 class LogicalDecodingContext:
     """The context of one call of a slot function, or of one stream.
 
-    Call ``startup``, ``process`` at least once, and ``shutdown``; ``with`` calls the first and the
-    last. Plugins use ``options``, ``slot_name``, ``streaming``, ``twophase``, ``two_phase_given``,
-    ``catalogs``, ``major_version``, ``prepare_write``, ``out``, ``write``, ``write_batch``,
-    ``write_messages``, ``update_progress``, ``move_to`` and ``warning``.
+    Call ``startup``, ``process`` at least once, and ``shutdown``; ``with`` calls ``startup`` and
+    ``shutdown``. Plugins use ``options``, ``slot_name``, ``streaming``, ``twophase``,
+    ``two_phase_given``, ``catalogs``, ``major_version``, ``prepare_write``, ``out``, ``write``,
+    ``write_batch``, ``write_messages``, ``update_progress``, ``move_to`` and ``warning``.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class LogicalDecodingContext:
         """True if the client gave the plugin its two-phase option (twophase_opt_given)."""
         self.out: list[str | bytes] = []
         self.tell_progress: UpdateProgress | None = None
-        """The stream's own, if a stream reads."""
+        """The stream's function, if a stream reads the output."""
         self._slot = slot
         self._reader = reader
         self._piece_bytes = limits.piece
@@ -185,9 +184,9 @@ class LogicalDecodingContext:
         return self._replay.blocks
 
     def process(self, items: Iterable[Item]) -> Generator[Output, None, None]:
-        """Yield the plugin's writes for these items; none waits when the generator ends.
+        """Yield the plugin's writes for these items; all are yielded before the generator ends.
 
-        Raises PenstockError: the source's own, and any error of a callback, with its context.
+        Raises PenstockError: the source's errors, and those of callbacks with their context.
         """
         for _ in self._replayed(items):
             yield from self._writes.take()
@@ -229,7 +228,7 @@ class LogicalDecodingContext:
             self.shutdown()
         except PenstockError:
             if error is None:
-                raise  # otherwise the first error is the one to report
+                raise  # if not, the first error is reported
 
     # What plugins call.
 
@@ -255,8 +254,8 @@ class LogicalDecodingContext:
     def write_batch(self, data: pa.Array, lsns: Lsn | NDArray[np.uint64] | None = None) -> None:
         """Take each string (or binary) of an Arrow array without nulls as a write.
 
-        ``lsns``: one for each. None means the LSNs of the batch's rows if there is a string for
-        each row, otherwise the batch's first LSN.
+        ``lsns``: one for each string. None means the LSNs of the batch's rows if there is a string
+        for each row, otherwise the batch's first LSN.
         """
         self.prepare_write()
         self._prepared_write = False
@@ -279,7 +278,7 @@ class LogicalDecodingContext:
             return
         try:
             self.tell_progress(self._first_location, self._xid, skipped_xact)
-        except BaseException as error:  # the stream's, not the plugin's
+        except BaseException as error:  # the stream's error, not the plugin's
             self._from_outside = error
             raise
 
@@ -303,9 +302,8 @@ class LogicalDecodingContext:
         report: Lsn | None = None,
         writes: bool = True,
     ) -> Any:
-        """Call a callback and return its result. ``at`` and ``xid`` belong to its writes.
-        ``report`` is the LSN that errors name, if it is not ``at``. Raises PenstockError with a
-        context."""
+        """Call a callback and return its result. Its writes get ``at`` and ``xid``. ``report`` is
+        the LSN that errors name, if it is not ``at``. Raises PenstockError with a context."""
         if not self._shut_down:
             self._reader.interrupt()
         self._accept_writes, self._prepared_write = writes, False
@@ -324,8 +322,8 @@ class LogicalDecodingContext:
         return result
 
     def require(self, callbacks: Sequence[str], what: str, report: Lsn) -> str:
-        """Return the first of some callbacks that the plugin has. Raises NotInPrerequisiteState if
-        it has none."""
+        """Return the first of ``callbacks`` that the plugin has. Raises NotInPrerequisiteState if
+        it has none of them."""
         for name in callbacks:
             if registered(self.plugin, name):
                 return name

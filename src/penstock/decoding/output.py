@@ -2,8 +2,8 @@
 WalSndWriteData).
 
 Plugins write texts or bytes with LSN and xid, singly or as columns, or finished messages. SQL
-functions get Arrow columns (``Output``), clients get CopyData messages with XLogData. The waiting
-bytes are counted, so the caller can hand them on in time.
+functions get Arrow columns (``Output``), clients get CopyData messages with XLogData. The bytes of
+waiting writes are counted, so the caller can hand them on in time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    """Writes that are CopyData messages with XLogData already, all of one xid."""
+    """Writes with one xid that are CopyData messages with XLogData already."""
 
     data: bytes
     xid: int
@@ -103,7 +103,7 @@ class _Messages:
 
 
 class Writes:
-    """Hold writes that have not been handed on; ``nbytes`` counts their bytes."""
+    """Writes that have not been handed on; ``nbytes`` counts their bytes."""
 
     def __init__(self) -> None:
         self.binary = False

@@ -1,9 +1,9 @@
 """The interface of output plugins: PostgreSQL's callbacks under its names (output_plugin.h).
 
-A plugin is a class derived from ``OutputPlugin``. The callbacks that it defines are registered, the
-others are not. An object of it lives as long as one call of a slot function or one stream.
-Callbacks may raise ``PenstockError`` with a SQLSTATE, or any other exception. That ends only the
-call, with an error that names the callback.
+A plugin is a class derived from ``OutputPlugin``. The callbacks that the class defines are
+registered. A plugin object lives for one call of a slot function or one stream. Callbacks may raise
+``PenstockError`` with a SQLSTATE, or any other exception. The exception ends only the call, with an
+error that names the callback.
 
 ``begin``, ``change`` and ``commit`` are required. Beside ``change`` and ``stream_change`` a plugin
 may have ``change_batch`` and ``stream_change_batch``, which get the changes of many rows at once
@@ -51,7 +51,8 @@ class OutputPlugin:
     """Callbacks that PostgreSQL lacks."""
 
     def startup(self, ctx: Context, options: OutputPluginOptions, is_init: bool) -> None:
-        """Read ``ctx.options``. ``is_init``: the slot is being created; there are no options."""
+        """Read ``ctx.options``. ``is_init``: the slot is being created, and there are no
+        options."""
 
     def shutdown(self, ctx: Context) -> None:
         """End the call, even after an error. Nothing may be written."""
@@ -119,8 +120,8 @@ class OutputPlugin:
         """End a block."""
 
     def stream_abort(self, ctx: Context, txn: ReorderBufferTXN, abort_lsn: Lsn) -> None:
-        """Roll back a transaction whose blocks were sent. ``txn.toptxn`` is set if it is a
-        subtransaction."""
+        """Roll back a transaction whose blocks were sent; for a subtransaction ``txn.toptxn`` is
+        set."""
 
     def stream_prepare(self, ctx: Context, txn: ReorderBufferTXN, prepare_lsn: Lsn) -> None:
         """Prepare a transaction whose blocks were sent."""

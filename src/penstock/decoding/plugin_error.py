@@ -12,14 +12,14 @@ from penstock.errors import ConnectionFailure, PenstockError
 
 
 def as_plugins_error(error: BaseException, context: str) -> PenstockError:
-    """Return the error with a context. Raises ``error`` itself if it is the user's Ctrl-C."""
+    """Return a plugin's error with a context. Raises ``error`` itself if it is Ctrl-C."""
     if is_interrupt(error):
         raise error
     if isinstance(error, PenstockError):
         context = f"{error.context}\n{context}" if error.context else context
         if not isinstance(error, ConnectionFailure):
             return error.changed(context=context)
-        # A failed connection is the plugin's own here, not the client's.
+        # A connection that failed here is the plugin's own, not the client's.
         return PenstockError(
             error.message,
             detail=error.detail,
@@ -33,7 +33,7 @@ def as_plugins_error(error: BaseException, context: str) -> PenstockError:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Tell whether it is Ctrl-C, which Python raises in the main thread, where no session runs."""
+    """Tell whether it is Ctrl-C. Python raises it in the main thread, which runs no session."""
     main = threading.current_thread() is threading.main_thread()
     return main and isinstance(error, KeyboardInterrupt)
 

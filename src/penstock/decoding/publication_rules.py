@@ -40,7 +40,7 @@ class PublicationRules(Protocol):
         (pgoutput_row_filter_exec_expr)."""
 
     def type_name(self, type_oid: int) -> tuple[str, str] | None:
-        """Return schema and name of a type that is not PostgreSQL's own."""
+        """Return schema and name of a type that is not built in."""
 
 
 class AsPublished:

@@ -1,7 +1,7 @@
 """Output plugins by name (logical.c, LoadOutputPlugin; dfmgr.c).
 
 A plugin may be loaded if its name is allowed (``output_plugin_libraries``). Classes are found by
-entry points of the group ``penstock.output_plugins``; the bundled ones need none.
+entry points of the group ``penstock.output_plugins``; the bundled plugins need no entry point.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HINT: Final = (
 
 
 def find_plugin(name: str, allowed: Collection[str] = tuple(BUNDLED)) -> OutputPlugin:
-    """Return a new object of a plugin. Raises PenstockError 58P01 if there is no such plugin,
+    """Return a new object of a plugin. Raises PenstockError (58P01) if the plugin does not exist,
     InsufficientPrivilege if it is not allowed, and PenstockError with the reason if it cannot be
     used."""
     made = plugin_class(name, allowed)

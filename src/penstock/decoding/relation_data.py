@@ -32,7 +32,7 @@ class AttributeData(Attribute):
 
 @dataclass(frozen=True, slots=True)
 class RelationData:
-    """A table. ``attributes`` has one for each of ``relation.attributes``, in their order.
+    """A table. ``attributes`` are those of ``relation.attributes``, in their order.
 
     ``rewrite_of`` is set for the rewritten heap of a table and names that table (relrewrite). Only
     plugins that set ``receive_rewrites`` see such heaps.
@@ -92,5 +92,6 @@ class RelationData:
 
     @property
     def quoted_name(self) -> str:
-        """The name as quote_qualified_identifier prints it; a rewritten heap has its table's."""
+        """The name as quote_qualified_identifier prints it; a rewritten heap has its table's
+        name."""
         return f"{quote_identifier(self.schema)}.{quote_identifier(self.rewrite_of or self.name)}"

@@ -38,8 +38,8 @@ class RowBatch:
 
     ``new`` is None for DELETE. ``old`` is None if no row has an old tuple; otherwise all have one.
     With REPLICA IDENTITY FULL, an old tuple has all columns; otherwise only the columns of the
-    replica identity. ``lsn`` is one LSN for all rows, or an array (n,). ``xid`` is that of the
-    subtransaction that made the changes, if it is not the transaction's.
+    replica identity. ``lsn`` is one LSN for all rows, or an array (n,). ``xid`` is a
+    subtransaction's if it made the changes.
 
     ``messages`` is set by a source that has encoded the rows for pgoutput, as CopyData messages
     with XLogData. Then there are no tuples.
@@ -52,8 +52,8 @@ class RowBatch:
     lsn: Lsn | NDArray[np.uint64]
     xid: int | None = None
     rows: int = -1
-    """The count of rows without tuples: those deleted from a table without replica identity, and
-    those of ``messages``."""
+    """The count of rows that have no tuples: rows deleted from a table without replica identity,
+    and rows of ``messages``."""
     messages: bytes | None = None
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class RowBatch:
 
 class Change:
     """One row change, as a plugin's ``change`` gets it (ReorderBufferChange). ``new`` and ``old``
-    are views of its tuples, None if it has none."""
+    are views of its tuples, or None."""
 
     __slots__ = ("_batch", "_row", "action", "lsn", "new", "old", "xid")
 
@@ -140,7 +140,7 @@ class Catalogs(Protocol):
     """Catalogs as they were at the change (a historic snapshot)."""
 
     def relation(self, oid: int) -> RelationData | None:
-        """Return a table, None if there was none."""
+        """Return a table, None if it did not exist."""
 
     def rows(self, catalog: str) -> Iterable[Mapping[str, object]]:
         """Return the rows of a catalog such as ``pg_class``. Raises UndefinedObject."""
@@ -150,7 +150,8 @@ Changes = Iterable[RowBatch | TruncateChange | MessageChange]
 
 
 class TransactionKind(Enum):
-    """The end of a transaction. A prepared one ends twice: by PREPARE, and by its verdict."""
+    """The end of a transaction. A prepared one ends twice: by PREPARE, and by COMMIT or ROLLBACK
+    PREPARED, its verdict."""
 
     COMMIT = "commit"
     PREPARE = "prepare"
@@ -160,10 +161,9 @@ class TransactionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The PREPARE that a verdict belongs to. ``time`` is as ``Transaction.commit_time``.
-
-    ``sent`` is false if the PREPARE stands before the slot's two_phase_at and therefore did not go
-    to the slot's client; its changes then go out with the verdict.
+    """The PREPARE that a verdict belongs to. ``time`` has the form of ``Transaction.commit_time``.
+    ``sent`` is false if the PREPARE comes before the slot's two_phase_at and so was not sent to the
+    client; its changes are then sent with the verdict.
     """
 
     lsn: Lsn
@@ -176,17 +176,18 @@ class Prepared:
 class Transaction:
     """A transaction that ended (ReorderBufferTXN).
 
-    - ``first_lsn``: the LSN of its first change. ``final_lsn``: that of the record of its commit,
-      PREPARE or verdict. ``end_lsn``: the position behind that record.
+    - ``first_lsn``: the LSN of its first change. ``final_lsn``: the LSN of the record of its
+      commit, PREPARE or verdict. ``end_lsn``: the end of that record.
     - ``commit_time``: the time of that record, in microseconds since the Unix epoch.
-    - ``origin``: the replication origin it came from, None for a local one. ``origin_lsn``: its
-      position there.
+    - ``origin``: the replication origin it came from, None if it is local. ``origin_lsn``: its LSN
+      there.
     - ``gid``: set for all kinds but COMMIT. ``prepared``: set for verdicts.
-    - ``changes``: set for COMMIT and PREPARE, and for COMMIT_PREPARED if they go out again or for
-      the first time, since plugins without two-phase get them there.
-    - ``streamed``: send it in blocks (``stream_start`` ...) if the plugin has them; ``changes``
+    - ``changes``: set for COMMIT and PREPARE, and for COMMIT_PREPARED if the plugin may need them
+      there, since it skipped the PREPARE or has no two-phase.
+    - ``streamed``: send it in blocks (``stream_start`` ...) if the plugin takes blocks; ``changes``
       are then those after the blocks that were sent before.
-    - ``catalogs``: the catalogs as they were at its changes (base_snapshot); None: it has none.
+    - ``catalogs``: the catalogs as they were at its changes (base_snapshot), if the source has
+      them.
     """
 
     xid: int
@@ -207,7 +208,7 @@ class Transaction:
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamBlock:
     """Changes of a transaction that has not ended. ``last_lsn`` is the block's end in the log, if
-    that is not the last of ``changes``."""
+    not the last change's LSN."""
 
     xid: int
     first_lsn: Lsn
@@ -220,7 +221,7 @@ class StreamBlock:
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
     """The rollback of a transaction whose blocks were sent, or of a subtransaction of it. ``time``
-    is as ``Transaction.commit_time``."""
+    has the form of ``Transaction.commit_time``."""
 
     xid: int
     subxid: int
@@ -233,9 +234,9 @@ Item = Transaction | MessageChange | StreamBlock | StreamAbort
 
 @dataclass(slots=True)
 class ReorderBufferTXN:
-    """A transaction as callbacks get it, with the fields of ``Transaction``. Those about its end
-    are set once it has ended. ``output_plugin_private`` belongs to the plugin while the transaction
-    goes on."""
+    """A transaction as callbacks get it, with the fields of ``Transaction``. Fields about its end
+    are set once it has ended. ``output_plugin_private`` belongs to the plugin during the
+    transaction."""
 
     xid: int
     first_lsn: Lsn

@@ -33,15 +33,15 @@ _STREAMING: Final = "logical streaming"
 _STREAMING_PREPARED: Final = "logical streaming at prepare time"
 _PIECE_ROWS: Final = 65_536
 _PIECE_BYTES: Final = 16 << 20
-"""The most bytes of a batch that a plugin gets at once; it has at most ``_PIECE_ROWS`` rows."""
+"""The most bytes that a plugin gets at once; a batch also has at most ``_PIECE_ROWS`` rows."""
 _CHANGES_THRESHOLD: Final = 100
 """Changes between two reports of progress."""
 _FEW_ROWS: Final = 8
-"""Fewer rows are faster to send one by one."""
+"""Batches of fewer rows are faster to send row by row."""
 
 
 class Replay:
-    """Call the callbacks of items, and keep the transactions that are streamed."""
+    """The caller of items' callbacks, which remembers the transactions that are streamed."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -129,8 +129,8 @@ class Replay:
         self._ctx.call(callback, txn, *arguments, at=txn.end_lsn, xid=txn.xid, report=txn.final_lsn)
 
     def _blocks(self, txn: ReorderBufferTXN, changes: Changes) -> Generator[None, None, bool]:
-        """Send changes of a streamed transaction in blocks of about ``work_mem`` bytes. Return
-        whether there were any."""
+        """Send changes of a streamed transaction in blocks of about ``work_mem`` bytes. Tell if
+        there were any."""
         before, sent, last = self.blocks, 0, INVALID
         for change in changes:
             for part in _parts(change):
@@ -183,7 +183,8 @@ class Replay:
     def _change(
         self, txn: ReorderBufferTXN, change: RowBatch | TruncateChange | MessageChange, stream: str
     ) -> Iterator[None]:
-        """Send a change; ``stream`` is the prefix of callbacks' names, not empty in a block."""
+        """Send a change; ``stream`` is the prefix of the callbacks' names, empty outside of
+        blocks."""
         ctx = self._ctx
         match change:
             case RowBatch() if change.relation.rewrite_of and not ctx.output.receive_rewrites:

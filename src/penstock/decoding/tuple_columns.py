@@ -3,7 +3,7 @@
 The lake gives each column as a typed Arrow array; a source without types gives PostgreSQL's output
 text. The text of typed values is made when it is first needed. Four cases are distinguished (law
 4): a value, NULL, an unchanged TOAST value that was not sent, and a column that is never sent, such
-as those outside of the key in an old tuple.
+as non-key columns of an old tuple.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Unsent(Enum):
 
 
 class TupleColumn:
-    """One column of ``n`` rows, with ``values``, ``text`` or both. They are null for NULL, and
-    where ``unchanged`` is true. ``text`` has Arrow strings, as the type's output function prints
+    """One column of ``n`` rows, with ``values``, ``text`` or both. Both are null where the value is
+    NULL or ``unchanged`` is true. ``text`` has Arrow strings, as the type's output function prints
     values."""
 
     __slots__ = ("_binary", "_list", "_text", "_type", "unchanged", "values")
@@ -58,7 +58,8 @@ class TupleColumn:
 
     @property
     def text(self) -> pa.Array:
-        """The text, as Arrow strings. Raises FeatureNotSupported for types not published."""
+        """The text, as Arrow strings. Raises FeatureNotSupported for types that cannot be
+        published."""
         if self._text is None:
             self._text = text_output(self.values, *self._type).cast(pa.string())
         return self._text
@@ -71,8 +72,8 @@ class TupleColumn:
         return self._list[row]
 
     def _few(self) -> list[str | None] | None:
-        """Return the texts of a short column whose type needs no formatting, otherwise None. A call
-        of Arrow costs as much as a hundred values done here."""
+        """Return the texts of a short column whose type needs no formatting, otherwise None. One
+        call of Arrow costs as much as a hundred values here."""
         values = self.values
         if values is None or self._text is not None or len(values) > _FEW:
             return None
@@ -128,7 +129,7 @@ class TupleColumns:
         rows: int,
         unchanged: Mapping[str, Mask] | None = None,
     ) -> TupleColumns:
-        """Make tuples of Arrow arrays as ``pgtypes`` makes them, None for a column not sent.
+        """Make tuples from Arrow arrays in the form of ``pgtypes``, None for a column not sent.
         ``unchanged`` is by column name; it is true for TOAST values that were not sent."""
         masks = unchanged or {}
         columns = [
@@ -149,7 +150,7 @@ class TupleColumns:
         rows: int,
         unchanged: Mapping[str, Mask] | None = None,
     ) -> TupleColumns:
-        """Make tuples of PostgreSQL's output text, for sources that have nothing else."""
+        """Make tuples from PostgreSQL's output text, for sources that have nothing else."""
         masks = unchanged or {}
         columns = [
             None if array is None else TupleColumn(text=array, unchanged=masks.get(a.name))
@@ -203,8 +204,8 @@ class Tuple:
         return None if column is None else column.binary_at(self._row)
 
     def value(self, index: int) -> Any:
-        """Return the Python value of the lake's type, None for NULL, or an ``Unsent``. It is the
-        text if the source has text only."""
+        """Return the Python value of the lake's type, None for NULL, or an ``Unsent``. If the
+        source has only text, return the text."""
         column = self._columns.columns[index]
         if column is None:
             return Unsent.NOT_SENT

@@ -34,11 +34,11 @@ or step by step:
 
 
 def main() -> int:
-    """0: every table is equal; 1: not, or an error; 130: interrupted."""
+    """Return 0 if every table is equal, 1 if not or after an error, 130 if interrupted."""
     options = _parser().parse_args()
     source, publication = os.environ.get("SOURCE", ""), os.environ.get("PUBLICATION", "")
     console = Console(highlight=False, soft_wrap=True)
-    # SIGTERM acts like Ctrl-C: all that was started is ended, and the publisher's slot dropped.
+    # SIGTERM acts like Ctrl-C: end all that was started, and drop the publisher's slot.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if bool(source) != bool(publication):
         console.print("SOURCE and PUBLICATION go together; neither of them: the shop.")

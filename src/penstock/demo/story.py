@@ -1,6 +1,6 @@
 """The two stories that the demo tells: the shop with a crash, and the user's own database.
 
-Each step prints what it does, and every process that it started is ended in any case.
+Each step prints what it does. Every process that was started is ended in any case.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Scene:
-    """The stage of both stories: a console, a node, its watch and its publisher."""
+    """The parts of both stories: a console, a node, its watch and its publisher."""
 
     console: Console
     node: NodeProcess
@@ -118,8 +118,8 @@ def shop(console: Console, folder: Path, *, seconds: float, per_second: float) -
 def own_database(
     console: Console, folder: Path, conninfo: str, publication: str, *, seconds: float
 ) -> bool:
-    """Follow a publication of the user's own for a while, and drop the slot at the end. Tell
-    whether all tables are equal."""
+    """Follow a publication of the user for a while, and drop the slot at the end. Tell whether all
+    tables are equal."""
     _require_publisher(conninfo, publication)
     slot = f"penstock_demo_{secrets.token_hex(4)}"
     with _scene(console, folder, conninfo, publication, slot) as scene:
@@ -297,8 +297,7 @@ def _compare_once(scene: Scene) -> list[Result]:
 
 
 def _compare_until_equal(scene: Scene) -> list[Result]:
-    """Compare a few times: a database in use differs by changes between the two reads, but one try
-    may succeed."""
+    """Compare a few times: in a database in use, changes between the two reads are differences."""
     for _ in range(_ATTEMPTS):
         _catch_up(scene)
         results = _compare_once(scene)
@@ -332,7 +331,7 @@ def _since(began: float) -> str:
     return f"{time.monotonic() - began:.1f} s"
 
 
-# Comparison of Delta tables at a cut with the publisher's: every row, every column, as multisets.
+# Compare Delta tables at a cut with the publisher's: every row, every column, as multisets.
 #
 # Each side is read by a program that is not ours (libpq, delta-rs). There is one result per table,
 # with examples of rows that differ. Memory is a few bytes per row. For tables beyond ``limit``
@@ -347,7 +346,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class ComparedTable:
-    """A published table. ``columns``: its column list, () for all; ``where``: its row filter."""
+    """A published table. ``columns``: its column list, (): all; ``where``: its row filter."""
 
     schema: str
     name: str
@@ -435,7 +434,7 @@ class _Field:
 
 
 def _source_fields(delta: Any, table: ComparedTable) -> list[_Field]:
-    """Return the lake's columns that the publication still has."""
+    """Return the lake table's columns that the publication still has."""
     sources = {f.name: f.metadata.get("penstock.source", f.name) for f in delta.schema().fields}
     schema = pa.schema(delta.schema().to_arrow())
     fields = [_Field(sources[f.name], f.name, f.type) for f in schema]
@@ -470,8 +469,8 @@ def _column_types(connection: Connection, table: ComparedTable) -> Mapping[str, 
 
 
 def _expression(field: _Field, type_name: str) -> sql.Composable:
-    """Return the column's expression: text if the lake holds PostgreSQL's text, and real without
-    rounding."""
+    """Return the SQL that reads the column: as text if the lake holds PostgreSQL's text, and real
+    without rounding."""
     column = sql.Identifier(field.source)
     element = type_name.removesuffix("[]")
     if pa.types.is_list(field.type) or pa.types.is_large_list(field.type):
@@ -503,7 +502,7 @@ def _delta_rows(delta: Any, fields: Iterable[_Field]) -> Iterator[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """Return the same form of a value for every driver."""
+    """Return a value in one form, whichever driver has read it."""
     if isinstance(value, list):
         return tuple(map(_plain, value))
     if isinstance(value, decimal.Decimal):
@@ -543,8 +542,8 @@ def _examples(
 
 
 # The view of the demo, about once a second: the node's status, the newest cut, the publisher's
-# position, the traffic's counter. It is a live table on a terminal, otherwise a plain line every
-# few seconds. It only reads; the story decides how long it runs.
+# position, the traffic's counter. The view is a live table on a terminal, otherwise a plain line
+# every few seconds. It only reads; the story decides how long it runs.
 
 _INTERVAL = 1.0
 _PLAIN_INTERVAL = 5.0
@@ -565,7 +564,7 @@ class Sample:
 
     @property
     def ready(self) -> bool:
-        """Tell whether every table has its copy and is in a cut."""
+        """Tell whether every table is copied and in a cut."""
         tables = self.status.tables if self.status else ()
         return self.cut is not None and bool(tables) and all(t.state == "r" for t in tables)
 
@@ -576,7 +575,7 @@ class Sample:
 
 
 class Watch:
-    """Takes samples and shows them. ``transactions`` returns the traffic's counter."""
+    """The view that takes and shows samples. ``transactions`` returns the traffic's counter."""
 
     def __init__(
         self,
@@ -722,8 +721,8 @@ class Watch:
         return facts
 
     def _applied_per_second(self) -> float:
-        """Return the rate over the last samples, since batches come in lumps. It is never negative:
-        a new process counts from 0 again."""
+        """Return the rate over the last samples, since batches come in lumps. It is never negative,
+        although a new process counts from 0 again."""
         (began, before), (ended, after) = self._applied[0], self._applied[-1]
         return max(0, after - before) / (ended - began) if ended > began else 0.0
 
@@ -736,13 +735,13 @@ def _age(cut: NewestCut) -> float:
 
 
 # Live traffic of the shop: many small transactions, some large ones, every kind of change. It runs
-# in threads of its own at a pace, counts transactions, and ends between two of them when stopped.
+# in threads at a given pace, counts transactions, and when stopped ends between two of them.
 
 Cursor = psycopg.Cursor[tuple[object, ...]]
 
 
 class Rollback(Exception):
-    """Rolls back a transaction about which the shop has changed its mind."""
+    """The rollback of a transaction about which the shop has changed its mind."""
 
 
 def place_order(cursor: Cursor, chance: random.Random) -> None:
@@ -811,7 +810,7 @@ def change_price(cursor: Cursor, chance: random.Random) -> None:
 
 
 def change_picture(cursor: Cursor, chance: random.Random) -> None:
-    """Change one long column; the other one stays."""
+    """Change one long column; the other is not sent."""
     cursor.execute(
         "UPDATE products SET picture = %s WHERE sku = %s", (chance.randbytes(4000), _sku(chance))
     )
@@ -877,7 +876,7 @@ def clear_carts(cursor: Cursor, chance: random.Random) -> None:
 
 
 def change_mind(cursor: Cursor, chance: random.Random) -> None:
-    """Change rows and roll back: nobody may ever see the changes."""
+    """Change rows and roll back: nobody may see these changes."""
     cursor.execute("DELETE FROM payments WHERE id %% 100 = %s", (chance.randint(0, 99),))
     raise Rollback
 
@@ -910,7 +909,7 @@ class Counts:
 
 
 class Traffic:
-    """Runs transactions in threads, at a pace, until ``stop``."""
+    """Threads that run transactions, at a given pace, until ``stop``."""
 
     def __init__(self, conninfo: str, *, per_second: float, threads: int = 2) -> None:
         self.counts = Counts()
@@ -930,7 +929,8 @@ class Traffic:
             thread.start()
 
     def stop(self) -> None:
-        """End every thread after its current transaction. Raises the error of one that failed."""
+        """End every thread after its current transaction. Raises the error of a thread that
+        failed."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -944,7 +944,7 @@ class Traffic:
                 due = time.monotonic()
                 while not self._stop.wait(max(0.0, due - time.monotonic())):
                     self._one(connection, chance)
-                    # On a slow machine the backlog of due transactions is limited to a second.
+                    # On a slow machine, catch up with at most one second of due transactions.
                     due = max(due + self._pause, time.monotonic() - 1.0)
         except BaseException as error:
             self._failure = error

@@ -2,7 +2,7 @@
 
 ``EmbeddedPostgres`` is a real server of a major version, from packages alone, without a system
 installation. PostgreSQL 18's clients come with it. ``NodeProcess`` is a node as users run it.
-``wait_until`` waits for a state of either. No production code of Penstock imports this room.
+``wait_until`` waits for a state of either. No production code imports this room.
 """
 
 from __future__ import annotations

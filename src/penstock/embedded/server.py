@@ -1,9 +1,9 @@
 """A throw-away PostgreSQL server in one folder: initdb, start, stop, kill, and nothing left behind.
 
 A server of a major version runs with logical replication on. It is reachable over TCP on 127.0.0.1
-and over a unix socket. It is a direct child of this process, without pg_ctl, and is ready once its
-postmaster.pid says so. A guardian, a shell that waits on a pipe, stops the server and removes its
-folder when this process ends, even by SIGKILL.
+and over a unix socket. The server is a direct child of this process, without pg_ctl, and is ready
+once its postmaster.pid says so. A guardian, a shell that waits on a pipe, stops the server and
+removes its folder when this process ends, even by SIGKILL.
 
 ::
 
@@ -56,7 +56,7 @@ _STOP_SIGNAL = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": sig
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
 _START_ATTEMPTS = 5
-"""Attempts to start, since a free port may be taken before the server binds it."""
+"""Attempts to start, since another process may take a free port before the server binds it."""
 
 _SETTINGS: dict[str, str | int | bool] = {
     "wal_level": "logical",
@@ -90,10 +90,10 @@ fi
 class EmbeddedPostgres:
     """One PostgreSQL server of a major version (14 to 18), owned by this process.
 
-    ``settings`` override the defaults. The lines of ``hba`` are put first in pg_hba.conf, which
-    trusts everybody otherwise. Without ``data_dir`` the data lives in a temporary folder, which
+    ``settings`` override the defaults. The lines of ``hba`` come first in pg_hba.conf, which
+    otherwise trusts everybody. Without ``data_dir`` the data lives in a temporary folder, which
     ``close()`` removes; a given ``data_dir`` stays and can be started again later. ``port`` 0 takes
-    a free port and keeps it over restarts. Use it as a context manager, or call start() and
+    a free port and keeps it over restarts. Use the object as a context manager, or call start() and
     close().
     """
 
@@ -308,7 +308,7 @@ class EmbeddedPostgres:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in the terminal is for us; the guardian ends the server.
+                # Ctrl-C in the terminal must reach only us; the guardian ends the server.
                 start_new_session=True,
                 **as_account(self._account),
             )
@@ -329,7 +329,8 @@ class EmbeddedPostgres:
         return False
 
     def _worth_a_retry(self, *, port_given: bool) -> bool:
-        """Tell whether the start lost a race: for a free port, or against killed backends' end."""
+        """Tell whether another try may succeed: the port was taken, or killed backends still
+        end."""
         log = self._log_tail()
         if "pre-existing shared memory block" in log:
             return True
@@ -353,8 +354,8 @@ class EmbeddedPostgres:
 
 
 def _make_base(account: Account | None) -> Path:
-    """Make a server's temporary folder in TMPDIR. Use /tmp if sockets in TMPDIR would have too long
-    paths, or if the account cannot enter it."""
+    """Make a server's temporary folder in TMPDIR. Use /tmp if TMPDIR makes socket paths too long,
+    or the account cannot enter it."""
     parent = Path(tempfile.gettempdir()).absolute()
     fits = len(os.fsencode(parent / _SOCKET)) <= _LONGEST_PATH
     enters = account is None or all(
@@ -364,16 +365,16 @@ def _make_base(account: Account | None) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment without libpq's variables. A server's apply workers are clients, which
-    would take them too."""
+    """Return our environment without libpq's variables, which a server's apply workers, as clients,
+    would use."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that nobody uses at the moment.
 
-    It is outside the range that systems give to outgoing connections, so it is free when the server
-    restarts. Raises OSError if there is none.
+    The port is outside the range that systems give to outgoing connections, so it stays free while
+    the server restarts. Raises OSError if there is none.
     """
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -3,8 +3,8 @@
 The code follows guc.c (parse_bool, parse_int, parse_real, convert_to_base_unit, ShowGUCOption) and
 define.c (defGetBoolean).
 
-A text is read in the parameter's base unit as pg_settings has it ("ms", "8kB", "" for none); wrong
-texts raise PostgreSQL's errors. Other rooms declare the parameters and check their limits.
+A number without a unit is in the parameter's base unit, as pg_settings has it ("ms", "8kB", "" for
+none); invalid text raises PostgreSQL's errors. Other rooms declare the parameters and their limits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BOOLEANS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("t", "tr", "tru", "true", "y", "ye", "yes", "on", "1"), True),
     **dict.fromkeys(("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0"), False),
 }
-"""Words of booleans and their unique prefixes (parse_bool_with_len)."""
+"""Words of booleans, with their unique prefixes (parse_bool_with_len)."""
 _OPTION_WORDS: Final = {"true": True, "on": True, "false": False, "off": False}
 
 
@@ -124,7 +124,7 @@ def shown(value: float, base: str) -> str:
     """Return a number as SHOW prints it: in the largest unit that leaves it whole."""
     units = _units(base)
     if not units or value <= 0:
-        return number_text(value)  # 0 and -1 have meanings of their own
+        return number_text(value)  # 0 and -1 mean something special
     exact = Decimal(str(value)) * _factor(base)
     unit = [name for name, factor in units.items() if exact % factor == 0][-1]
     return f"{int(exact / units[unit])}{unit}"

@@ -18,7 +18,7 @@ from penstock.guc import check_range, number_text, read_bool, read_integer, read
 from penstock.sqlstate import CantChangeRuntimeParam
 
 _SWITCHES: Final = {"true": "on", "yes": "on", "1": "on", "false": "off", "no": "off", "0": "off"}
-"""Words that enums with on and off accept for them."""
+"""Other words that enums with on and off accept."""
 _AT_START: Final = frozenset(("backend", "superuser-backend"))
 _SUPERUSERS: Final = frozenset(("superuser", "superuser-backend"))
 _SESSION: Final = _AT_START | _SUPERUSERS | {"user", "internal"}
@@ -26,8 +26,8 @@ _SESSION: Final = _AT_START | _SUPERUSERS | {"user", "internal"}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row of pg_settings. ``unit``: for numbers, "" for none; ``low``, ``high``: "" for none;
-    ``choices``: for an enum; ``boot``: the built-in value, numbers in ``unit``.
+    """A row of pg_settings. ``unit``: a number's unit or ""; ``low``, ``high``: limits or "";
+    ``choices``: an enum's values; ``boot``: the built-in value, in ``unit``.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Setting:
 
     @property
     def of_sessions(self) -> bool:
-        """Tell whether it belongs to a session; others belong to a server, which a node is not."""
+        """Tell whether it is a session's setting, not a server's, which a node is not."""
         return self.context in _SESSION
 
     def check_context(self, name: str, *, starting: bool, superuser: bool) -> None:
@@ -100,7 +100,7 @@ _HIDDEN_CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
     "client_min_messages": {"info": "info", "debug": "debug2"},
     "wal_compression": dict.fromkeys(("on", "true", "yes", "1"), "pglz"),
 }
-"""Words of enums that pg_settings does not list."""
+"""Further words that enums accept, which pg_settings does not list."""
 
 
 @functools.cache

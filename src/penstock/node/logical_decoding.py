@@ -25,9 +25,9 @@ from penstock.walsender.logical_reading import LogicalReading
 from penstock.walsender.sequencer import Sequencer
 from penstock.walsender.slots import Slots
 
-# The catalogs as output plugins see them at a change (``decoding.logical.Catalogs``). Tables,
-# their columns and keys, and publications are as they were at the transaction. The node keeps no
-# history of types, owners, partitions and further indexes, which are as they are now.
+# The catalogs as output plugins see them at a change (``decoding.logical.Catalogs``). Tables, their
+# columns and keys, and publications are as they were at the transaction. The node keeps no history
+# of types, owners, partitions and further indexes, which are shown as they are now.
 
 CATALOGS: Final = frozenset(
     {
@@ -37,11 +37,11 @@ CATALOGS: Final = frozenset(
     }
 )
 """The catalogs that describe the object of a change. Catalogs of roles and subscriptions are left
-out, as they hold secrets."""
+out, since they hold secrets."""
 
 
 class HistoricCatalogs:
-    """Show ``Catalogs`` at one transaction; an instance is cheap to make."""
+    """``Catalogs`` as of one transaction; an instance is cheap to make."""
 
     def __init__(
         self, transaction: LakeTransaction, tables: HistoricTables, catalog: Catalog, version: int
@@ -57,8 +57,8 @@ class HistoricCatalogs:
         return self._tables.relation(self._transaction, oid)
 
     def rows(self, catalog: str) -> Iterable[Mapping[str, object]]:
-        """Return the rows of a catalog. Raises UndefinedObject if ``CATALOGS`` does not name it,
-        VersionGone, StorageError."""
+        """Return the rows of a catalog. Raises VersionGone, StorageError; UndefinedObject if
+        ``CATALOGS`` does not name it."""
         if catalog not in CATALOGS:
             raise UndefinedTable(
                 f'relation "{catalog}" does not exist',
@@ -99,7 +99,7 @@ class HistoricCatalogs:
 
 
 def plugin_finder(parameters: Callable[[], Parameters]) -> Callable[[str], OutputPlugin]:
-    """Return a function that finds the plugins that ``output_plugin_libraries`` names now."""
+    """Return a function that finds plugins among the present ``output_plugin_libraries``."""
     return lambda name: find_plugin(name, parameters().output_plugin_libraries)
 
 
@@ -111,8 +111,8 @@ def logical_reading(
     slots: Slots,
     parameters: Callable[[], Parameters],
 ) -> LogicalReading:
-    """Return the reading of slots by SQL functions and streams. ``parameters`` returns the present
-    ones."""
+    """Return the reader of slots for SQL functions and streams. ``parameters`` returns the present
+    parameters."""
     version = parameters().server_version
 
     def work_mem() -> int:

@@ -29,18 +29,19 @@ from penstock.walsender.slots import SlotState
 log = logging.getLogger(__name__)
 
 
-# A node's numbers for Prometheus, under names that stay (docs/operations.md, "Monitoring"). Every
-# scrape asks for a new report; nothing is kept between scrapes. No socket is opened here. LSNs in
-# reports are positions in bytes: in the node's own log for slots and walsenders, in the
-# publisher's for subscriptions. Ages and lags are in seconds. None means not known.
+# A node's numbers for Prometheus, under names that do not change (docs/operations.md,
+# "Monitoring"). Every scrape asks for a new report; nothing is kept between scrapes. No socket is
+# opened here. LSNs in reports are positions in bytes: in the node's own log for slots and
+# walsenders, in the publisher's for subscriptions. Ages and lags are in seconds. None means not
+# known.
 
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
     """A replication slot. ``waiting_transactions`` counts transactions of the log that are not
     confirmed; some of them may change nothing that is published. ``oldest_waiting_seconds`` is the
-    age of the oldest one, or 0 without any. ``transactions`` and ``bytes`` count what was sent
-    since the node started."""
+    age of the oldest, 0 if there is none. ``transactions`` and ``bytes`` count what was sent since
+    the node started."""
 
     name: str
     active: bool
@@ -69,9 +70,8 @@ class SenderReport:
 
 @dataclass(frozen=True, slots=True)
 class SequencerReport:
-    """The log: its end, the number of transactions that it keeps, and of tables that it follows.
-
-    ``unreadable`` counts tables that cannot be read at the moment.
+    """The node's log: its end, and the numbers of transactions that it keeps and of tables that it
+    follows. ``unreadable`` counts tables that cannot be read at the moment.
     """
 
     lsn: int
@@ -94,8 +94,8 @@ class NodeReport:
 
 
 _Field = tuple[str, str, str]
-"""Name after the prefix, attribute of the record (``operator.attrgetter``), help text. Names in
-_total are counters."""
+"""Name after the prefix, attribute of the record (``operator.attrgetter``), help text. A name that
+ends in _total is a counter's."""
 
 _SLOT: Final[Sequence[_Field]] = (
     ("active", "active", "Whether a client streams from the slot."),
@@ -208,8 +208,8 @@ class NodeCollector(Collector):
 
 
 def application(report: Callable[[], NodeReport]) -> WSGIApplication:
-    """Return an application that answers GET /metrics, and 404 to every other path. It has a
-    registry of its own."""
+    """Return an application, with its own registry, that answers GET /metrics, and any other path
+    with 404."""
     registry = CollectorRegistry()
     registry.register(NodeCollector(report))
     metrics = make_wsgi_app(registry)
@@ -267,7 +267,7 @@ def _families(
     fields: Sequence[_Field],
     records: Sequence[tuple[tuple[str, ...], object]],
 ) -> Iterator[Metric]:
-    """Yield a family for each field. ``records``: each with the values of its labels."""
+    """Yield a family for each field. ``records``: label values and record, in pairs."""
     for name, attribute, text in fields:
         kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
         family = kind(f"{prefix}_{name}", text, labels=labels)

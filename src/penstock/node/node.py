@@ -109,7 +109,7 @@ class Node:
         self._warehouse = self._make_warehouse()
         self._connections = Connections()
         self._asked: NodeQueries | None = None
-        """The queries of the last call of ``execute``, whose caller may not have the rows yet."""
+        """The queries of the last call of ``execute``; its caller may not have their rows yet."""
 
     @classmethod
     def init(
@@ -145,7 +145,7 @@ class Node:
 
     def reload(self) -> None:
         """Read ``penstock.toml`` again. The log names the changed parameters, and those that need a
-        restart. Raises PenstockError if the file has a mistake; nothing has changed then."""
+        restart. Raises PenstockError if the file has a mistake; then nothing has changed."""
         (self._live if self.serving is None else self.serving).reload()
 
     def _warehouse_uri(self) -> str:
@@ -174,8 +174,7 @@ class Node:
             raise
 
     def _heard(self, *, nothing: bool = False) -> None:
-        """Note that the caller continues and thus has the rows of the last call; or ``nothing`` of
-        them."""
+        """Note that the caller continues and so has the last call's rows; ``nothing``: has none."""
         asked, self._asked = self._asked, None
         if asked is not None:
             asked.failed() if nothing else asked.heard()
@@ -201,7 +200,7 @@ class Node:
         return NodeQueries(*lake, self._connections, self._reload_conf, self._cluster)
 
     def sql(self, text: str) -> CommandResult:
-        """Run statements, log their notices, return the last result."""
+        """Run statements, log their notices, and return the last result."""
         results = self.execute(text)
         for result in results:
             for notice in result.notices:
@@ -212,8 +211,8 @@ class Node:
         self, slot: str, options: Mapping[str, str] | None = None, *, follow: bool = False
     ) -> SlotChanges:
         """Return the changes committed since a slot of the plugin ``arrow`` was last confirmed, as
-        record batches; with ``follow`` the iteration waits for later changes too. Use it in a
-        ``with``, and ``confirm`` changes once they are safe.
+        record batches; with ``follow`` the iteration waits for later changes too. Use the result in
+        a ``with``, and ``confirm`` changes once they are safe.
 
         Raises UndefinedObject, ObjectInUse, NotInPrerequisiteState.
         """
@@ -248,7 +247,7 @@ class Node:
     def start(self) -> None:
         """Start the workers in the background and return.
 
-        Raises ObjectInUse when another process runs this node, ConfigurationError.
+        Raises ConfigurationError; ObjectInUse if another process runs this node.
         """
         if self._running is not None:
             return
@@ -355,8 +354,9 @@ class Node:
     ) -> Sequence[CatchupState]:
         """Wait until every enabled subscription has a cut at its publisher's present position.
 
-        Return the progress of each; one is behind only if ``stop`` was set. Raises the error that
-        has stopped a subscription or the node, or NotInPrerequisiteState after ``timeout`` seconds.
+        Return the progress of each; a subscription is behind only if ``stop`` was set. Raises the
+        error that has stopped a subscription or the node, or NotInPrerequisiteState after
+        ``timeout`` seconds.
         """
         wanted = {}
         for subscription in self._catalog.subscriptions():
@@ -378,7 +378,8 @@ class Node:
         return CutChoice(self._catalog, self._warehouse)
 
     def cut(self, subscription: str | None = None) -> Cut | None:
-        """Return the last cut of a subscription. Without a name, the node must have exactly one."""
+        """Return the last cut of a subscription. Without a name, the node must have exactly one
+        subscription."""
         return self._cut_choice.last(self._subscription(subscription))
 
     def cuts(self, subscription: str | None = None) -> Sequence[Cut]:
@@ -392,8 +393,9 @@ class Node:
         subscription: str | None = None,
         as_of: AsOf | None = None,
     ) -> DataFrame:
-        """Return a table at the last cut; while it is copied again, at the last cut that holds it.
-        ``table``: ``schema.table`` as SQL reads it (``sales."Order Items"``), or the two names.
+        """Return a table at the last cut; while the table is copied again, at the last cut that
+        holds it. ``table``: ``schema.table`` as SQL reads it (``sales."Order Items"``), or the two
+        names.
 
         ``as_of``: read at a Cut, or at the newest cut up to an LSN or a time. Raises
         UndefinedObject, SqlSyntaxError, NotInPrerequisiteState (no such cut).
@@ -426,8 +428,8 @@ class Node:
         subscription: str | None = None,
         options: VerifyOptions = _VERIFY_OPTIONS,
     ) -> Verification:
-        """Compare the tables of a subscription, or some of them, with the publisher's at one LSN.
-        The node must run, in this process or another. Raises as ``Verifier.run``."""
+        """Compare all or some tables of a subscription with the publisher's at one LSN. The node
+        must run, in this process or another. Raises as ``Verifier.run``."""
         chosen = self._subscription(subscription)
 
         def check() -> None:
@@ -440,7 +442,7 @@ class Node:
 
     @property
     def running(self) -> bool:
-        """Tell whether a process runs the node, this one or another."""
+        """Tell whether a process, this one or another, runs the node."""
         return running_process(self.folder) is not None
 
     def status(self, *, patience: float = 0.0) -> Sequence[SubscriptionStatus]:
@@ -460,8 +462,8 @@ class Node:
         return find_subscription(self._catalog, name)
 
 
-# Choose a reader's cut: the last one, or the one that shows an LSN or a time. ``read``, below,
-# reads tables at it.
+# Choose a reader's cut: the last cut, or the cut that shows an LSN or a time. ``read``, below,
+# reads tables at a cut.
 
 AsOf = Cut | Lsn | int | str | datetime
 """An LSN as a number or as PostgreSQL writes it (``16/B374D848``), or a time with its zone."""
@@ -483,8 +485,8 @@ class CutChoice:
         return self._warehouse.cuts.all(_owner(subscription))
 
     def choose(self, subscription: str | None, table: TableName | None, as_of: AsOf | None) -> Cut:
-        """Return the cut for a reader of a table, or of all tables. Raises NotInPrerequisiteState
-        if there is none, InvalidParameterValue, UndefinedObject, ConfigurationError."""
+        """Return the cut for a reader of a table, or of all. Raises InvalidParameterValue,
+        UndefinedObject, ConfigurationError; NotInPrerequisiteState without such a cut."""
         if isinstance(as_of, Cut):
             return as_of
         if as_of is not None:
@@ -540,15 +542,15 @@ def _moment(as_of: Lsn | int | str | datetime) -> Lsn | datetime:
 
 # ``Node.changes``: a Python program reads a slot of the plugin ``arrow``, as Arrow record batches.
 #
-# The batches come in order and begin at the slot's position. The slot is held meanwhile, and moves
-# only to positions that the program has confirmed.
+# The batches come in order and begin at the slot's position. The iterator holds the slot, which
+# moves only to positions that the program has confirmed.
 
 PLUGIN: Final = "arrow"
 _END: Final = b"end_lsn"
-"""The key of a commit's end in a batch's metadata."""
+"""The metadata key under which a batch has a commit's end."""
 _PID: Final = 0
 _WAIT_S: Final = 1.0
-"""Seconds after which a reader that follows checks again whether it must end."""
+"""Seconds after which a following reader checks again whether it must end."""
 
 
 class SlotChanges:
@@ -578,7 +580,7 @@ class SlotChanges:
         self._batches = self._drawn()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Return the batches as the plugin writes them; with ``follow`` they do not end. Every
+        """Return the batches as the plugin writes them; with ``follow`` they do not end. Each
         iterator continues where the last one stopped."""
         return self
 
@@ -601,8 +603,8 @@ class SlotChanges:
 
     def confirm(self, lsn: Lsn | int | str) -> Lsn:
         """Confirm that everything up to ``lsn`` is safe: the slot begins there the next time, even
-        after a crash. Pass a commit's ``end_lsn``, found in its metadata. Return the slot's new
-        position, which is never beyond the returned batches."""
+        after a crash. Pass the ``end_lsn`` in a commit's metadata. Return the slot's new position,
+        which is never beyond the returned batches."""
         wanted = Lsn.parse(lsn) if isinstance(lsn, str) else Lsn(lsn)
         return self._reading.slots.confirm(self._slot, min(wanted, self._given))
 
@@ -634,7 +636,7 @@ def _batch(data: pa.Buffer) -> pa.RecordBatch:
 
 
 # The catalogs' views about subscriptions as temporary views of Spark, under the same names and with
-# the present rows. Positions are text, as SQL prints them; oids are numbers, times are timestamps.
+# the present rows. LSNs are text, as SQL prints them; oids are numbers, times are timestamps.
 
 STATISTICS_VIEWS: Final = (
     "pg_subscription",
@@ -649,7 +651,7 @@ _NUMBERS: Final = (OID, XID)
 
 
 def register_statistics(spark: SparkSession, queries: NodeQueries) -> tuple[str, ...]:
-    """Register all of these views, replacing former ones. Return their names."""
+    """Register all these views in place of earlier ones. Return their names."""
     for name in STATISTICS_VIEWS:
         view = SelectStmt((ResTarget(Star()),), (RangeTable(RangeVar(name)),))
         rows = _table(queries.rows(view))
@@ -670,13 +672,13 @@ def _table(rows: Rows) -> pa.Table:
 
 # SELECT on PostgreSQL's catalogs and views for the library and the command line.
 #
-# Results have Python values: numbers, booleans and None where PostgreSQL has them, and PostgreSQL's
-# text for everything else. They equal the answers that sessions on the port get, with one
-# exception: only the process that runs the node knows the users of slots. In other processes slots
-# show no ``active_pid`` and ``pg_stat_replication`` is empty.
+# Results have Python values: numbers, booleans, None for NULL, and PostgreSQL's text for everything
+# else. They equal the answers that sessions on the port get, with one exception: only the process
+# that runs the node knows which sessions use slots. In other processes slots show no ``active_pid``
+# and ``pg_stat_replication`` is empty.
 
 _OWNER: Final = "penstock"
-"""The superuser of these queries: everybody who may write the node's folder is one."""
+"""The superuser that runs these queries: whoever may write the node's folder is a superuser."""
 _PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
     BOOL: lambda text: text == "t",
     **dict.fromkeys((*INTEGERS, OID, XID), int),
@@ -685,7 +687,7 @@ _PYTHON: Final[Mapping[int, Callable[[str], Any]]] = {
 
 
 class NodeQueries:
-    """Answers queries without a session."""
+    """Catalog queries without a session."""
 
     def __init__(
         self,
@@ -745,8 +747,7 @@ class NodeQueries:
         )
 
     def heard(self) -> None:
-        """Note that the caller has the rows: the slots from which they came will not return them
-        again."""
+        """Note that the caller has the rows: slots will not return them again."""
         self._slots.heard(_PID)
 
     def failed(self) -> None:
@@ -777,9 +778,8 @@ _IN_CUTS: Final = (SubscriptionRelState.READY, SubscriptionRelState.SYNCDONE)
 
 
 def parse_name(table: str | TableName) -> TableName:
-    """Read a table's name as PostgreSQL does: it is folded to lower case unless in quotes.
-
-    Without a schema it is in "public". Raises SqlSyntaxError.
+    """Read a table's name as PostgreSQL does: names are folded to lower case unless quoted. A name
+    without a schema is in "public". Raises SqlSyntaxError.
     """
     if not isinstance(table, str):
         return table
@@ -838,7 +838,7 @@ def _read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
         raise UndefinedTable(
             f'table "{qualified(*table)}" is not in the cut at {cut.lsn}',
             detail="Tables in it: " + ", ".join(map(_write_name, sorted(cut.tables))) + ".",
-            hint="Names with capital letters or other characters are written in quotes.",
+            hint="Quote names unless they consist of a-z, 0-9 and _.",
         )
     _check_same(qualified(*table), cut, pinned)
     return spark.read.format("delta").option("versionAsOf", pinned.version).load(pinned.uri)
@@ -847,7 +847,7 @@ def _read(spark: SparkSession, cut: Cut, table: TableName) -> DataFrame:
 def older_cut(
     catalog: Catalog, warehouse: Warehouse, subscription: Subscription, table: TableName
 ) -> Cut | None:
-    """Return the last cut that holds a table, if newer ones lack it because it is copied again."""
+    """Return the last cut that holds a table, if newer cuts lack it while it is copied again."""
     for rel in catalog.relations(subscription.oid):
         if rel.table_name == table and rel.state not in _IN_CUTS and rel.table_id is not None:
             owner = CutOwner(subscription.name, subscription.app_id)
@@ -856,7 +856,7 @@ def older_cut(
 
 
 def _check_same(name: str, cut: Cut, pinned: CutTable) -> None:
-    """Raise NotInPrerequisiteState if the table was made again in its place: its versions then
+    """Raise NotInPrerequisiteState if another table is in the pinned one's place: its versions
     count from 0 again, and show other rows."""
     found = None if pinned.id is None else newest_table_id(Storage(pinned.uri), pinned.uri)
     if found != pinned.id:
@@ -870,7 +870,7 @@ def _check_same(name: str, cut: Cut, pinned: CutTable) -> None:
 
 def view_name(table: TableName) -> str:
     """Return a table's view name: ``t`` for ``public.t``, ``schema_t`` for ``schema.t``. Characters
-    other than those of words become ``_``."""
+    other than letters, digits and ``_`` become ``_``."""
     schema, name = table
     return _NOT_A_WORD.sub("_", name if schema == "public" else f"{schema}_{name}")
 
@@ -880,7 +880,7 @@ def register_views(
     cut: Cut,
     partitions: Callable[[TableName], Sequence[TableName]] = lambda table: (),
 ) -> dict[TableName, str]:
-    """Register all tables of the cut as temporary views. Raises DuplicateObject before any.
+    """Register all tables of the cut as temporary views. Raises DuplicateObject before the first.
 
     ``partitions``: the leaves of a table (``leaves``)."""
     names: dict[TableName, str] = {}

@@ -1,7 +1,7 @@
-"""Numbers of workers, and publishers' answers about slots, for pg_stat_subscription.
+"""The numbers in pg_stat_subscription: workers' reports, and publishers' answers about slots.
 
-Every subscription has one row, even without a worker, because its publisher keeps WAL for it.
-Numbers of earlier runs are kept until this run has its own.
+Every subscription has a row, even without a worker, since its publisher keeps WAL for it. Numbers
+of earlier runs are kept until this run has its own.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _APPLICATION_NAME: Final = "penstock status"
 @dataclass(frozen=True, slots=True)
 class PublisherAnswer:
     """A publisher's answer. ``at``: its time, in seconds since 1970. ``wal_status``: as in
-    pg_replication_slots, or ``missing`` if there is no such slot; None for a subscription without
-    one. ``in_danger``: the slot, if it may be lost soon."""
+    pg_replication_slots, or ``missing`` if the slot does not exist; None if the subscription has no
+    slot. ``in_danger``: the slot, if it may be lost soon."""
 
     at: float
     position: Lsn
@@ -54,7 +54,7 @@ class PublisherAnswer:
 
 
 class SlotWatch:
-    """Asks publishers in the background; each publisher has at most one question at a time."""
+    """Background questions to publishers; each publisher gets at most one question at a time."""
 
     def __init__(self) -> None:
         self._known: dict[int, PublisherAnswer] = {}
@@ -62,7 +62,7 @@ class SlotWatch:
         self._asking: set[int] = set()
 
     def told(self, subscription: Subscription) -> PublisherAnswer | None:
-        """Return the publisher's last answer, or None before the first one. Never waits."""
+        """Return the publisher's last answer, None before the first. Never waits."""
         oid, now = subscription.oid, time.monotonic()
         if now >= self._due.get(oid, 0.0) and oid not in self._asking:
             self._asking.add(oid)
@@ -113,7 +113,7 @@ def ask_all(
     subscriptions: Iterable[Subscription], patience: float
 ) -> Mapping[int, PublisherAnswer]:
     """Ask all publishers in parallel. Return the answers that come within ``patience`` seconds, by
-    the subscription's oid."""
+    subscription oid."""
     found: dict[int, PublisherAnswer] = {}
 
     def one(subscription: Subscription) -> None:
@@ -135,7 +135,7 @@ NO_WORKER: Final = "stopped"
 
 
 class Reports:
-    """Writes the reports, one round after the other."""
+    """The writer of reports, one round after the other."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -145,7 +145,7 @@ class Reports:
         self._known = False
 
     def write(self, workers: Mapping[int, ApplyWorker]) -> None:
-        """Write one round. A failure is only logged, as the next round writes the numbers again."""
+        """Write one round. A failure is only logged: the next round writes the numbers again."""
         try:
             if not self._known:
                 self._before = self._catalog.statistics.all()
@@ -197,7 +197,7 @@ def carried_on(
     earlier = {table.name: table for table in before.tables}
     unknown = [name for name in _CARRIED if getattr(now, name) is None]
     tables = [_table(table, earlier.pop(table.name, None)) for table in now.tables]
-    # The worker has not opened the others; their counts restart.
+    # The worker has not opened the other tables; their counts restart.
     tables += [_table(TableStatistics(t.name, unfilled=t.unfilled), t) for t in earlier.values()]
     return replace(
         now,
@@ -223,7 +223,7 @@ def with_told(
             retained_bytes=told.retained_bytes,
             wal_status=told.wal_status,
             slot_at=told.at,
-            # A walsender reports its own position, which may be far behind its server's.
+            # A walsender reports its own position, which may be far behind the server's WAL.
             waiting=numbers.waiting or (numbers.received_lsn or INVALID) < told.position,
         )
     known = [numbers.caught_up_at, numbers.commit_time if numbers.cut_lsn else None]
@@ -243,7 +243,7 @@ def _newest(*times: float | None) -> float | None:
 
 
 def _table(now: TableStatistics, before: TableStatistics | None) -> TableStatistics:
-    """Return a table's numbers. Those of a copy are kept after it, also in later runs."""
+    """Return a table's numbers. Numbers of a copy are kept after the copy, also in later runs."""
     if before is None:
         return now
     kept = {} if now.units_total else {name: getattr(before, name) for name in _COPY_FIELDS}

@@ -103,19 +103,19 @@ def stream_options(parameters: Parameters, spool: Path, indexes: KeyIndexes) -> 
 
 
 _LOOK_INTERVAL: Final = 0.2
-"""Seconds between two looks at the catalog's change counter."""
+"""Seconds between two readings of the catalog's change counter."""
 
 _STEP_INTERVAL: Final = 5.0
-"""Seconds after which the launcher looks even if the catalog's change counter has not moved."""
+"""Seconds after which the launcher reads the catalog even if the change counter has not moved."""
 _REPORT_INTERVAL: Final = 1.0
-"""Seconds between two reports of the workers' numbers. The launcher waits as long after a failed
-look."""
+"""Seconds between two reports of the workers' numbers, and the launcher's pause after it failed to
+read the catalog."""
 _LONGEST_CONNECT: Final = 15.0
-"""Seconds for which the node's stop waits for a publisher that does not answer: more than libpq
-takes by default (``DEFAULT_CONNECT_TIMEOUT_S``)."""
+"""Seconds for which ``stop`` waits for a worker that is connecting: longer than the default connect
+timeout (``DEFAULT_CONNECT_TIMEOUT_S``)."""
 
 _OLDEST_JOB: Final = timedelta(hours=1)
-"""No Spark job of a batch takes longer: files of older ones are leftovers of a crash."""
+"""No Spark job of a batch takes longer: files of older jobs are leftovers of a crash."""
 
 
 class RunningNode:
@@ -131,8 +131,8 @@ class RunningNode:
         sessions: Sessions,
         indexes: KeyIndexes,
     ) -> None:
-        """Prepare the threads. ``sessions``: the list that shows workers. ``indexes``: closed by
-        ``stop``."""
+        """Prepare the threads. ``sessions``: the list in which workers are shown. ``stop`` closes
+        ``indexes``."""
         self.ended: Callable[[], None] = lambda: None
         """Called when an error ends the launcher: another process may run the node now."""
         self._live = parameters
@@ -148,7 +148,7 @@ class RunningNode:
             lambda: self._parameters.max_logical_replication_workers,
         )
         self._in_doubt: defaultdict[int, InDoubtCommits] = defaultdict(InDoubtCommits)
-        """Commits in doubt by the subscription's oid: they outlive its workers."""
+        """Commits in doubt by subscription oid: they outlive the subscription's workers."""
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
@@ -335,15 +335,15 @@ class RunningNode:
         try:
             self._catalog.set_state(rel, state, lsn)
         except UndefinedObject as gone:
-            # REFRESH has removed the table meanwhile; the worker notices that, and looks again.
+            # REFRESH has removed the table meanwhile; the worker notices that.
             log.info("%s", gone.message)
 
     def _park(self, rel: SubscriptionRel, error: BaseException) -> None:
         try:
             self._catalog.park(rel, error)
         except UndefinedObject as gone:
-            # REFRESH was first: the subscription has other tables now, and so there is no cut
-            # without these changes (``subscription.worker.MembershipWatch``).
+            # REFRESH came first: the subscription has other tables now, so no cut can leave these
+            # changes out (``subscription.worker.MembershipWatch``).
             log.info("%s", gone.message)
 
     def _report_all(self) -> None:
@@ -355,10 +355,10 @@ class RunningNode:
 
 
 # ``schema_change = follow``: a table that cannot follow a change by itself is copied again, by the
-# statement that a user would run. That is REFRESH TABLE, or REFRESH PUBLICATION if the name at the
-# publisher now means another relation, or none. The copy has everything committed until then; later
-# changes follow. Each try is recorded with the copy: a node that is killed before that finds the
-# change again.
+# statement that a user would run. That is REFRESH TABLE, or REFRESH PUBLICATION if the publisher's
+# table of this name is now another relation, or gone. The copy has everything committed so far;
+# later changes follow. Each try is recorded with the copy: a node that is killed before that finds
+# the change again.
 
 
 def follow_change(
@@ -393,7 +393,7 @@ def follow_change(
 # a session with a pid. ``pg_terminate_backend`` ends it, and the next worker begins at once.
 
 _NO_NAME: Final = ""
-"""A worker's application_name here; at its publisher it has a real one."""
+"""A worker's application_name here; only its session at the publisher has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +408,7 @@ class ShownWorkers:
 
     @contextmanager
     def apply(self, status: WorkerStatus, end: Callable[[], None]) -> Iterator[int]:
-        """Show the apply worker; yields its pid."""
+        """Show the apply worker; yield its pid."""
         session = self._session(BackendType.APPLY, end)
         session.look = lambda activity: _now(activity, status)
         with self._open(session) as pid:
@@ -416,7 +416,7 @@ class ShownWorkers:
 
     @contextmanager
     def copies(self, tables: Sequence[TableName], end: Callable[[], None]) -> Iterator[int]:
-        """Show the worker that copies tables; yields its pid."""
+        """Show the worker that copies tables; yield its pid."""
         session = self._session(BackendType.TABLESYNC, end)
         session.activity = replace(session.activity, tables=tuple(tables))
         with self._open(session) as pid:
@@ -436,7 +436,7 @@ class ShownWorkers:
             state=None,
             subscription=self.subid,
         )
-        # A server's worker also ends, with an error, when it is cancelled.
+        # On a server, a cancelled worker also ends, with an error.
         return Session(activity, cancel=end, terminate=end)
 
     @contextmanager
@@ -449,7 +449,7 @@ class ShownWorkers:
 
 
 def _now(activity: Activity, worker: WorkerStatus) -> Activity:
-    """Return the worker's activity. It has no state before it streams, as on a server."""
+    """Return the worker's activity, which has no state before it streams, as on a server."""
     if worker.state != STREAMING:
         return replace(activity, state=None)
     state = ACTIVE if worker.waiting else IDLE

@@ -60,9 +60,9 @@ class ServingNode:
         indexes: KeyIndexes,
         connections: Connections,
     ) -> None:
-        """Prepare the server. ``sessions``: the list that shows them, beside workers; ``indexes``:
-        the indexes of keys in files, which workers use as well; ``connections``: for catalog
-        queries. Raises ConfigurationError if rules, certificate or version are invalid."""
+        """Prepare the server. ``sessions``: the list of sessions and workers; ``indexes``: the
+        files' key indexes, which workers use, too; ``connections``: for catalog queries. Raises
+        ConfigurationError if rules, certificate or version are invalid."""
         self._connections, self._indexes = connections, indexes
         self._catalog = catalog
         self._folder, self._live = folder, parameters
@@ -140,7 +140,7 @@ class ServingNode:
         return self._live.now
 
     def reload(self) -> None:
-        """Read the parameters again. If this raises PenstockError, nothing has changed."""
+        """Reload the parameters. If this raises PenstockError, nothing has changed."""
         with self._reloading:
             self._live.reload()
             now, tls = self._parameters, self._options.tls
@@ -157,15 +157,15 @@ class ServingNode:
             self.sync_rep.tell()
 
     def _keep_up(self) -> None:
-        """Find logs with gaps, give up slots that are too old, and forget transactions that no slot
-        needs."""
-        # An unmounted warehouse has no logs at all, which says nothing about the slots.
+        """Find Delta logs with gaps, invalidate slots that are too old, and forget transactions
+        that no slot needs."""
+        # An unmounted warehouse has no logs at all; that must not invalidate slots.
         self._warehouse.check_there()
         self._blocks.finish()
         self._prepared.finish()
         self.sequencer.check_logs()
         self._retention.check()
-        # Read the end first: a slot that is made meanwhile begins there, or later.
+        # Read the end first: a slot that is made meanwhile begins at this end, or later.
         with self._catalog.read() as t:
             end = t.transactions.end()
         oldest = self.slots.oldest()
@@ -285,7 +285,7 @@ def server_tls(folder: Path, parameters: Parameters) -> ssl.SSLContext | None:
 
 
 def _no_passphrase() -> str:
-    """Raise ConfigurationError instead of OpenSSL's prompt, for which a reload would wait."""
+    """Raise ConfigurationError where OpenSSL would prompt: a reload would wait for the answer."""
     raise ConfigurationError(
         "private key file is protected by a passphrase, and nobody is there to be asked for it",
         hint="Take the passphrase off: openssl pkey -in server.key -out server.key",

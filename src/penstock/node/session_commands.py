@@ -28,7 +28,7 @@ from penstock.walsender.sequencer import Sequencer
 
 
 class SessionCommands:
-    """Executes statements for sessions."""
+    """The executor of commands for sessions."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class SessionCommands:
     def __call__(
         self, statement: Statement, role: Role, check: Callable[[], None]
     ) -> CommandOutcome:
-        """Execute a statement. ``check`` raises when it must end. Raises PenstockError."""
+        """Execute a statement. ``check`` raises if the statement must end. Raises PenstockError."""
         connect = partial(connect_publisher, check=check)
         # Earlier commits must be in the log before the statement changes anything.
         self._sequencer.step()
@@ -68,11 +68,12 @@ class SessionCommands:
         return CommandOutcome(result.tag, result.notices)
 
     def defines(self, statement: Statement) -> bool:
-        """Tell whether the statement makes a table, or is on one that the block may have made."""
+        """Tell whether the statement makes a table, or concerns a table that the block may have
+        made."""
         return defines(statement)
 
     def define(self, statement: Statement, role: Role, block: LakeBlock) -> CommandOutcome:
-        """Execute such a statement for a block. Raises PenstockError."""
+        """Execute a statement that ``defines`` accepts, for a block. Raises PenstockError."""
 
         def run(catalog: BlockCatalog, warehouse: Warehouse) -> CommandResult:
             scope = replace(self._scope(role), warehouse=warehouse)
@@ -103,8 +104,8 @@ def connect_publisher(
 ) -> Publisher:
     """Open a session on the publisher. Raises AuthenticationFailure, ConnectionFailure.
 
-    ``check`` is called while we wait for the publisher, now and later; an exception from it ends
-    the wait.
+    ``check`` is called during every wait for the publisher, now and later; its exception ends the
+    wait.
     """
     parsed = ConnInfo.parse(conninfo)
     if check is None:
@@ -117,8 +118,7 @@ def connect_publisher(
 def _connect_until_cancelled(
     connect: Callable[[], Publisher], check: Callable[[], None]
 ) -> Publisher:
-    """Connect on a thread of its own, which can be abandoned: libpq's connect cannot be
-    interrupted."""
+    """Connect on another thread, which can be abandoned: libpq's connect cannot be interrupted."""
     attempt: Future[Publisher] = Future()
 
     def run() -> None:

@@ -1,13 +1,13 @@
-"""The standing proof: a thread compares tables with their publishers' in the background, for ever.
+"""The standing proof: a thread that compares tables with the publishers' in the background.
 
 Subscriptions with ``verify_interval`` take part. A round compares some ranges of tables at one LSN,
 as ``penstock verify`` does (``verify``). It adds rows to ``_penstock/verifications`` and saves each
-table's progress (``TableVerification``). Its snapshot at the publisher lives only while some
-megabytes are read, and the pause after it keeps the pace that ``verify_rate`` allows. New tables
-come first, then those whose last comparison is the oldest.
+table's progress (``TableVerification``). A round's snapshot at the publisher lives only while some
+megabytes are read, and a pause after the round keeps the rate that ``verify_rate`` allows. New
+tables come first, then tables whose last comparison is the oldest.
 
-A difference is checked a second time, at another LSN. If it stays, it is an error of the table,
-which is handled as ``on_table_error`` says.
+A difference is checked a second time, at another LSN. A difference that stays is an error of the
+table, which is handled as ``on_table_error`` says.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ from penstock.walreceiver.table_info import RemoteTable
 log = logging.getLogger(__name__)
 
 RANGE_BYTES: Final = 64 << 20
-"""Bytes at the publisher that are read at one snapshot, which takes about a second. A table whose
-key does not begin with an integer is read whole."""
+"""Bytes that are read at one snapshot of the publisher, in about a second. A table whose key does
+not begin with an integer is read whole."""
 _TABLES: Final = 50
 """The most tables about which one round asks the publisher."""
 _LOOK_INTERVAL_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
-"""The longest pause after errors in a row, of the publisher or because a cut did not come. A table
-that could not be compared pauses as long."""
+"""The longest pause after repeated errors: errors of the publisher, or a cut that did not come. A
+table that could not be compared pauses as long."""
 _CUT_S: Final = 30.0
 _EXAMPLES: Final = 10
 _LOOKED_AFTER: Final = 64
-"""Ranges that are recorded between two removals of old rows."""
+"""Old rows are removed each time this many ranges have been recorded."""
 
 
 @dataclass(slots=True)
@@ -100,9 +100,9 @@ class StandingProof:
         parked: Callable[[int], None],
         kept_for: Callable[[], float],
     ) -> None:
-        """Prepare the thread. ``parked`` is called when a table of a subscription was parked; its
-        worker then leaves the table out. ``kept_for``: seconds for which rows of the lake's table
-        stay; 0: for ever."""
+        """Prepare the thread. ``parked`` is called with a subscription's oid after one of its
+        tables was parked; the worker then leaves the table out. ``kept_for`` returns the seconds
+        for which rows of the lake's table stay; 0: for ever."""
         self._catalog = catalog
         self._warehouse = warehouse
         self._spark = spark
@@ -151,7 +151,7 @@ class StandingProof:
             t.verifications.forget_others(frozenset(rel.sync_id for rel in t.relations.all()))
 
     def _step(self, subscription: Subscription) -> None:
-        """Run a round, if one is due."""
+        """Run a round if one is due for the subscription."""
         pace = self._paces.setdefault(subscription.oid, _Pace())
         if time.monotonic() < pace.due or self._stopping.is_set():
             return
@@ -187,7 +187,7 @@ class StandingProof:
     def verify(
         self, subscription: Subscription, names: Sequence[TableName], background: InBackground
     ) -> Verification:
-        """Compare tables by the code of ``penstock verify``, with one session that reads at the
+        """Compare tables as ``penstock verify`` does, with one session that reads at the
         publisher."""
         options = VerifyOptions(examples=_EXAMPLES, timeout=_CUT_S, connections=1)
         return Verifier(
@@ -202,7 +202,7 @@ class StandingProof:
         ).run(names)
 
     def save(self, row: TableVerification) -> bool:
-        """Save a table's progress. False if the table's membership has ended meanwhile."""
+        """Save a table's progress. Return False if the table has left the subscription."""
         with self._catalog.write(counted=False) as transaction:
             rels = transaction.relations.all(row.subid)
             if there := any(rel.sync_id == row.sync_id for rel in rels):
@@ -267,7 +267,7 @@ class _Round:
                 if rel.table_name in infos and self._bytes < RANGE_BYTES:
                     info, state = infos[rel.table_name], states.get(rel.sync_id)
                     if state is not None and not _goes_on(state, info):
-                        # The key has changed, so the rest of the pass is unknown: begin again.
+                        # The key has changed, so this pass cannot continue: begin again.
                         states[rel.sync_id] = state = replace(state, began=None, next_key=None)
                     low = None if state is None else state.next_key
                     self._ranges[rel.table_name] = _range(publisher, info, low)
@@ -282,7 +282,7 @@ class _Round:
         failpoint(INSIDE_VERIFICATION)
         found = {table.name: table for table in first.tables}
         compared = [(rel, found[rel.qualified_name]) for rel in due if rel.qualified_name in found]
-        # Tables to be checked again come last: an error then costs no other's result.
+        # Tables to be checked again come last, so that their errors cost no other table's result.
         self._pace.turns.update((rel.sync_id, time.monotonic()) for rel, _ in compared)
         for rel, table in sorted(compared, key=lambda each: each[1].result == DIFFERENT):
             if table.result is None:
@@ -303,10 +303,10 @@ class _Round:
             if rel.state is not SubscriptionRelState.READY or rel.sync_id in self._pace.later:
                 continue
             last = state.checked or 0.0
-            # If the clock was put back, a comparison in its future does not count.
+            # If the clock was put back, a comparison that is now in the future does not count.
             rests = 0 <= wall - last < self._subscription.verify_interval
             if state.began is not None or not rests:
-                # A large table takes turns with others: they do not wait for the end of its pass.
+                # A large table takes turns with others, which need not wait until it is done.
                 turn = self._pace.turns.get(rel.sync_id, 0.0)
                 found.append((turn, last, rel.table_name, rel))
         return [rel for *_, rel in sorted(found, key=lambda each: each[:3])[:_TABLES]]
@@ -332,7 +332,7 @@ class _Round:
         partial = int(table.result == PARTIAL or bool(state.began is not None and state.partial))
         state = replace(state, began=state.began or began, lsn=lsn, partial=partial)
         if table.result == DIFFERENT:
-            # Unless it is repaired, it is found again an interval later at the latest.
+            # Unless the difference is repaired, it is found again after an interval at the latest.
             ended = replace(state, began=None, next_key=None, checked=began, result=DIFFERENT)
             if self._proof.save(ended):
                 self._proof.refuse(self._subscription, rel, _difference(table, lsn))
@@ -417,7 +417,7 @@ def _range(publisher: Publisher, info: RemoteTable, low: int | None) -> KeyRange
         f"SELECT {name} FROM {table}{after} ORDER BY {name} OFFSET {count} LIMIT 1"
     )
     high = int(str(found[0][0])) if found else None
-    if high is not None and low is not None and high <= low:  # one value has more rows than a range
+    if high is not None and low is not None and high <= low:  # one key has more rows than a range
         found = publisher.connection.query(f"SELECT min({name}) FROM {table} WHERE {name} > {low}")
         high = None if found[0][0] is None else int(str(found[0][0]))
     return KeyRange(key, low, high, min(RANGE_BYTES, max(1, info.size)))

@@ -1,8 +1,8 @@
 """The state of every subscription of a node, for ``penstock status`` and the library.
 
-It is read from the catalog, with the numbers that a running node has written there. The caller adds
-publishers' answers if no node asks them. The result is frozen values that are true now, and their
-JSON form; unknown values are None.
+The state is read from the catalog, with the numbers that a running node has written there. The
+caller adds publishers' answers if no running node asks the publishers. The result is frozen values
+that are true now, and their JSON form; unknown values are None.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class TableStatus(TableStatistics):
     """One table with its numbers. ``state``: i, d, f, s, r as in pg_subscription_rel, p: parked;
     ``lsn``: its srsublsn.
 
-    ``error``: the reason why it is parked, or the last error of its copy, which is retried.
+    ``error``: the reason why the table is parked, or the last error of its copy, which is retried.
     ``verify_result``: the result of the last comparison in the background; ``verified_seconds``:
-    seconds since the start of the last one that found the whole table equal.
+    seconds since the start of the last comparison that found the whole table equal.
     """
 
     state: str
@@ -58,12 +58,12 @@ class TableStatus(TableStatistics):
 
     @property
     def ready(self) -> bool:
-        """Tell whether it follows, and is part of the cuts."""
+        """Tell whether the table follows its publisher and is part of the cuts."""
         return self.state == SubscriptionRelState.READY.value
 
     @property
     def parked(self) -> bool:
-        """Tell whether an error of its own keeps it out of the cuts."""
+        """Tell whether an error of this table alone keeps it out of the cuts."""
         return self.state == SubscriptionRelState.PARKED.value
 
 
@@ -72,12 +72,12 @@ class SubscriptionStatus(SubscriptionStatistics):
     """One subscription with its numbers, as true now. ``state``: the worker's activity, or
     disabled, stopped, not running.
 
-    ``lag_bytes``: bytes from the last cut to the publisher's position. ``lag_seconds``: upper limit
-    of the seconds by which readers are behind; 0 while it streams and nothing waits, else the time
-    since a cut last was known to be complete. ``cut_age_seconds``: seconds since the last cut was
+    ``lag_bytes``: bytes from the last cut to the publisher's position. ``lag_seconds``: the most
+    seconds by which readers may be behind; 0 while it streams and nothing waits, else the time
+    since a cut was last known to be complete. ``cut_age_seconds``: seconds since the last cut was
     written, even if no change has come since. ``publisher_age_seconds``: seconds since the
     publisher last sent anything. ``retained_wal_bytes``: WAL that the slot keeps on the publisher;
-    ``wal_status``: as in pg_replication_slots, or ``missing``. ``counts``: those of
+    ``wal_status``: as in pg_replication_slots, or ``missing``. ``counts``: the counts of
     pg_stat_subscription_stats.
     """
 
@@ -125,7 +125,7 @@ class SubscriptionStatus(SubscriptionStatistics):
 
     @property
     def needs_a_person(self) -> bool:
-        """Tell whether it, or one of its tables, needs somebody before it continues."""
+        """Tell whether the subscription or one of its tables needs somebody's help to continue."""
         return self.stopped or self.tables_parked > 0 or bool(self.slot_gone)
 
 
@@ -173,11 +173,11 @@ _NOT_IN_JSON: Final = frozenset(
         "counts",
     )
 )
-"""Fields from which others are computed, and those that catalogs and metrics show."""
+"""Fields that only other fields are computed from, or that only catalogs and metrics show."""
 
 
 def json_fields(kind: type[SubscriptionStatus | TableStatus]) -> list[str]:
-    """Return the names of the fields in JSON: its name, a status's own, the numbers, its tables."""
+    """Return the names of the fields in JSON: name, status, numbers, tables."""
     numbers = (each.name for each in dataclasses.fields(kind))
     names = dict.fromkeys([*kind.__annotations__, *numbers])
     shown = [name for name in names if name not in _NOT_IN_JSON]
@@ -268,7 +268,7 @@ def _status(
 
 
 def _recorded(error: RecordedError | None) -> dict[str, str | None]:
-    """Return the error of the catalog, in place of the worker's."""
+    """Return the catalog's error as fields that replace the worker's."""
     if error is None:
         return {}
     return {"error": error.message, "error_detail": error.detail, "error_hint": error.hint}
@@ -311,8 +311,8 @@ _STEP: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CatchupState:
-    """The progress of a subscription. ``position``: the publisher's position at the start; ``cut``:
-    the last cut's position, or None.
+    """The progress of a subscription. ``position``: the publisher's LSN at the start; ``cut``: the
+    last cut's LSN, or None.
 
     ``waiting``: tables that are in no cut yet; ``parked``: tables that an error keeps out of cuts.
     """
@@ -329,7 +329,7 @@ class CatchupState:
         return self.cut is not None and self.cut >= self.position and not self.waiting
 
     def text(self) -> str:
-        """Return a line for people."""
+        """Return a line that people read."""
         at = "has no cut yet" if self.cut is None else f"has a cut at {self.cut}"
         if self.reached:
             parked = f", without parked tables: {', '.join(self.parked)}" if self.parked else ""
@@ -339,7 +339,7 @@ class CatchupState:
 
 
 def catchup_state(status: SubscriptionStatus, position: Lsn, cut: Cut | None) -> CatchupState:
-    """Return the progress of a subscription. ``cut``: its last one."""
+    """Return the progress of a subscription. ``cut``: its last cut."""
     return CatchupState(
         status.name,
         position,

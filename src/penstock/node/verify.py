@@ -6,12 +6,12 @@ both sides and the differences. Four steps bring both sides to the same moment:
 1. ask the worker to go no further than the publisher's present position
    (``subscription.cut_requests``);
 2. make a temporary slot, which gives a snapshot of the publisher and its LSN;
-3. ask the worker for a cut at this LSN, behind which it waits;
+3. ask the worker for a cut at this LSN, after which the worker waits;
 4. note the newest versions of the tables, and let the worker continue.
 
 Rows are compared afterwards, at that snapshot and those versions, while both sides are written. The
-newest versions are taken, not the cut's: if somebody else has written to a table since, the next
-cut will have that damage. A table should hold what its initial copy would bring. Its columns, row
+newest versions are taken, not the cut's: if another writer has changed a table since, the next cut
+will have that damage. A table should hold what its initial copy would bring. Its columns, row
 filters and partitions are therefore the publications' (``walreceiver.table_info``).
 """
 
@@ -78,8 +78,7 @@ DIFFERENT: Final = "different"
 class VerifiedTable:
     """The result for one table. ``reason``: why it was not compared, None if it was. ``lacking``:
     published columns that the node's table lacks, or that were left out for another reason.
-    ``by_design``: some differences were dropped, which arise because the publications leave out
-    operations."""
+    ``by_design``: differences that unpublished operations explain were dropped."""
 
     name: str
     reason: str | None = None
@@ -98,7 +97,7 @@ class VerifiedTable:
 
     @property
     def equal(self) -> bool:
-        """Tell whether it was compared whole and nothing differs."""
+        """Tell whether the table was compared whole and nothing differs."""
         return self.result == EQUAL
 
     @property
@@ -122,7 +121,7 @@ class Verification:
 
     @property
     def partial(self) -> bool:
-        """Tell whether nothing differs in any table, but some were not compared whole."""
+        """Tell whether no table differs, but some were not compared whole."""
         return not self.equal and all(table.equal or table.partial for table in self.tables)
 
 
@@ -167,7 +166,7 @@ def _example_json(example: RowDifference) -> dict[str, Any]:
 
 
 def row_text(example: RowDifference) -> str:
-    """Return a row's key and the columns in which it differs, for people."""
+    """Return a row's key and the columns in which it differs, in words."""
     key = ", ".join(f"{name} = {_value(text)}" for name, text in example.key)
     times = f" ({example.count:,} times)" if example.count > 1 else ""
     columns = f" in {', '.join(example.columns)}" if example.columns else ""
@@ -189,7 +188,7 @@ _MESSAGES: Final = LockMessages(
 _LOCK_PATIENCE: Final = "1s"
 _POLL_S: Final = 0.1
 _SLOT_S: Final = LONGEST_HOLD_S - 10
-"""Seconds within which the publisher must make the slot, as the worker waits meanwhile."""
+"""Seconds within which the publisher must make the slot, since the worker waits meanwhile."""
 
 _NOT_READY: Final[Mapping[SubscriptionRelState, str]] = {
     SubscriptionRelState.PARKED: "it is parked: an error keeps it from following",
@@ -227,10 +226,10 @@ Ranges = Mapping[TableName, KeyRange | None]
 class InBackground:
     """The settings of a comparison in the background, where nobody waits for the answer.
 
-    ``choose``: selects tables and ranges of rows among the tables that can be compared.
-    ``request``: the cut request's id, by which a request left by a crash is found. ``slot_s``:
-    seconds within which the publisher must make the slot. Columns that are known to lack values are
-    left out, and so are differences that arise because publications leave out operations.
+    ``choose`` selects tables and ranges of rows among the tables that can be compared. ``request``:
+    the cut request's id, by which a request left by a crash is found. ``slot_s``: seconds within
+    which the publisher must make the slot. Columns that are known to lack values are left out, and
+    so are differences that arise because publications leave out operations.
     """
 
     choose: Callable[[Publisher, Mapping[TableName, RemoteTable]], Ranges]
@@ -239,8 +238,8 @@ class InBackground:
 
 
 class Verifier:
-    """Compares one subscription; call ``run`` once. ``check`` raises if the node does not work on
-    the subscription."""
+    """The comparison of one subscription; call ``run`` once. ``check`` raises if the node does not
+    work on the subscription."""
 
     def __init__(
         self,
@@ -265,8 +264,9 @@ class Verifier:
         self._copy = copy
 
     def run(self, wanted: Sequence[TableName] = ()) -> Verification:
-        """Compare the tables ``wanted``, () for all. Raises UndefinedObject, NotInPrerequisiteState
-        (the node does not follow, or not fast enough), ConnectionFailure, PublisherError ..."""
+        """Compare the tables ``wanted``, or all without it. Raises UndefinedObject,
+        ConnectionFailure, PublisherError ...; NotInPrerequisiteState if the node does not follow,
+        or lags."""
         rels = self._rels(wanted)
         self._check()
         try:
@@ -346,8 +346,8 @@ class Verifier:
         locks: TableLocks,
         results: dict[TableName, VerifiedTable],
     ) -> dict[TableName, RemoteTable]:
-        """Return the publisher's definitions of the tables that can be compared. For the other
-        tables, the reasons go into ``results``."""
+        """Return the publisher's definitions of the tables that can be compared. Put the reasons
+        why others cannot into ``results``."""
         published = publisher.tables(self._subscription.publications)
         if not wanted and self._background is None:
             for name in set(published) - {rel.table_name for rel in rels}:
@@ -478,7 +478,7 @@ class Verifier:
         return source
 
     def _check_nothing_since(self, cut: Cut, sources: Mapping[TableName, CopySource]) -> None:
-        """Check that the worker has waited, so that the tables hold nothing beyond the snapshot."""
+        """Check that the worker has waited: no table has a change after the snapshot."""
         self._wait_for_cut(cut.lsn)
         for source in sources.values():
             for table in source.tables:
@@ -511,8 +511,8 @@ def check_follows(subscription: Subscription, *, running: bool) -> None:
 
 
 def _present(publisher: Publisher) -> Lsn:
-    """Return a position before which no slot will begin. On a standby, which has received more than
-    it decodes, it is INVALID: the worker then stays where it is."""
+    """Return an LSN before which no new slot will begin. On a standby, which has received more than
+    it decodes, return INVALID: the worker then stays where it is."""
     _, in_recovery = publisher.database()
     return INVALID if in_recovery else publisher.current_wal_lsn()
 
@@ -530,8 +530,8 @@ def _not_compared(name: TableName, error: PenstockError) -> VerifiedTable:
 
 
 def _without(info: RemoteTable, table: DeltaTable) -> RemoteTable:
-    """Return the definition without columns in which rows lack the publisher's values; the log has
-    named them."""
+    """Return the definition without columns in which rows lack the publisher's values; the server
+    log has named these columns."""
     unfilled = {column.source for column in table.schema.columns if column.name in table.unfilled}
     kept = tuple(each for each in info.relation.attributes if each.name not in unfilled)
     return replace(info, relation=replace(info.relation, attributes=kept))
@@ -554,7 +554,7 @@ def _verified(
 
 
 def _without_kinds(table: VerifiedTable, left_out: frozenset[str]) -> VerifiedTable:
-    """Return the result without differences that these operations explain."""
+    """Return the result without differences that unpublished operations (``left_out``) explain."""
     found = table.difference
     ignored = {kind for operation in left_out for kind in _BY_DESIGN[operation]}
     if found is None or not ignored.intersection(found.kinds):

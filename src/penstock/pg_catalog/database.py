@@ -1,7 +1,7 @@
-"""Answer catalog queries: one SELECT to fields and rows.
+"""Answer catalog queries: from one SELECT to its fields and rows.
 
-DuckDB runs it in memory, with one thread, without access to files. A catalog is filled when a query
-first reads it. ``reads_catalog_only`` tells which statements are catalog queries.
+DuckDB runs the SELECT in memory, with one thread, without access to files. A catalog is filled when
+a query first reads it. ``reads_catalog_only`` tells which statements are catalog queries.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
     "temp_directory": "",
 }
 _IDLE: Final = 4
-"""The most idle instances that are kept; each takes a few megabytes."""
+"""The largest number of idle instances kept; each takes a few megabytes."""
 
 
 class Connections:
@@ -148,15 +148,15 @@ class Connections:
         return connection
 
     def close(self) -> None:
-        """Close the idle connections; one that is given back later is kept again."""
+        """Close the idle connections; a connection given back later is kept again."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def give_back(self, connection: duckdb.DuckDBPyConnection, functions: set[str]) -> None:
-        """Drop the tables of ``cat`` and the ``functions``, and keep the connection; close it if
-        that fails."""
+        """Drop the tables of schema ``cat`` and the ``functions``, and keep the connection; close
+        it if dropping fails."""
         try:
             connection.execute("DROP SCHEMA cat CASCADE; CREATE SCHEMA cat")
             for name in functions:
@@ -172,17 +172,16 @@ class Connections:
 
 
 _LONGEST_S: Final = 60.0
-"""The most seconds that a query of the catalogs may take, so that none occupies the node for
-ever."""
+"""The most seconds that a catalog query may take, so that no query occupies the node for ever."""
 _FOR_EVER: Final = math.inf
-"""The limit for queries whose rows come from elsewhere, as fast as the client reads them."""
+"""No limit, for queries whose rows are made as fast as the client reads them."""
 _TICK_S: Final = 0.1
 _ROWS_AT_A_TIME: Final = 1 << 12
 
 
 class _Watch(threading.Thread):
-    """Interrupt a query that takes too long or was cancelled. It does so again and again, as an
-    interrupt that comes before the query begins is lost."""
+    """A thread that interrupts a query that takes too long or was cancelled. It interrupts
+    repeatedly, since an interrupt before the query begins is lost."""
 
     def __init__(
         self, interrupt: Callable[[], None], cancelled: Callable[[], bool], longest_s: float
@@ -206,12 +205,11 @@ class _Watch(threading.Thread):
 
 
 class CatalogDatabase:
-    """Answer queries on the catalogs of one snapshot, for one session; threads wait for one
-    another.
+    """The catalogs of one snapshot, to be queried by one session; threads wait for one another.
 
     ``more``: functions that the node adds, by name (pg_drop_replication_slot ...);
-    ``more_in_from``: those of them that return rows. ``connections``: the pool of DuckDB's.
-    ``open_rows``: functions in FROM without a query; by name, the callable that begins their rows.
+    ``more_in_from``: those that return rows. ``connections``: the pool of DuckDB connections.
+    ``open_rows``: for each function in FROM that has no query, the callable that begins its rows.
     """
 
     def __init__(
@@ -299,7 +297,7 @@ class CatalogDatabase:
                     yield self._cells(row, kinds)
 
     def _cells(self, row: Sequence[Any], kinds: Sequence[str]) -> list[bytes | None]:
-        # DuckDB returns a column where PostgreSQL's SELECT has none.
+        # Where PostgreSQL's SELECT has no column, DuckDB returns one.
         return [
             text_output(cell, kind, self._shown)
             for cell, kind in zip(row[: len(kinds)], kinds, strict=True)
@@ -326,8 +324,8 @@ class CatalogDatabase:
         return translation
 
     def _is_secret(self, table: str, translation: Translation) -> bool:
-        """Tell whether a table is for superusers here: pg_subscription is open to all, except for
-        the connection string."""
+        """Tell whether only superusers may read a table by this query: of pg_subscription, if it
+        reads the connection string."""
         return table != "pg_subscription" or '."subconninfo"' in translation.sql
 
     def _columns(self, schema: str, table: str) -> Columns | None:
@@ -346,7 +344,7 @@ class CatalogDatabase:
     def _run(
         self, translation: Translation, values: list[Any]
     ) -> Generator[Sequence[tuple[Any, ...]], None, None]:
-        """Yield rows, some at a time. The sources are notified once the last row has been read."""
+        """Yield rows, some at a time. The sources succeed once the last row has been read."""
         self._reusable = False
         if self._connection is None:
             self._connection = self._connections.take()
@@ -377,7 +375,7 @@ class CatalogDatabase:
         except duckdb.Error as error:
             raise self._as_postgresql(error) from None
         finally:
-            watch.stop()  # it must not interrupt the connection's next user
+            watch.stop()  # or it might interrupt the connection's next user
             with ExitStack() as closed:  # close each source, even if another one raises
                 for given in sources:
                     closed.callback(given.close)
@@ -385,7 +383,7 @@ class CatalogDatabase:
 
     def _execute(self, sql: str, values: list[Any]) -> Any:
         (statement,) = self._connection.extract_statements(sql)
-        # A parameter may have vanished: generate_subscripts(array, $1) has one dimension here.
+        # A parameter may be gone in DuckDB's SQL: generate_subscripts(array, $1) has one dimension.
         given = {name: values[int(name) - 1] for name in statement.named_parameters}
         if given:
             return self._connection.execute(statement, given)
@@ -460,8 +458,8 @@ def _held_name(function: str) -> str:
 
 
 def _callable(function: PythonFunction, count: int, errors: list[Exception]) -> Callable[..., Any]:
-    """Return the function with the number of parameters that DuckDB must see; its errors are kept
-    in ``errors``."""
+    """Return the function with the number of parameters that DuckDB must see; it puts its errors
+    into ``errors``."""
 
     def call(*cells: Any) -> Any:
         if function.strict and (not cells or cells[0] is None):
@@ -482,7 +480,7 @@ def _callable(function: PythonFunction, count: int, errors: list[Exception]) -> 
     return call
 
 
-# The choice of statements that the catalogs answer.
+# Which statements the catalogs answer.
 
 _NEWEST: Final = 18
 
@@ -490,7 +488,7 @@ _NEWEST: Final = 18
 def reads_catalog_only(query: PreparableStmt, more: Collection[str] = ()) -> TypeGuard[SelectStmt]:
     """Tell whether a statement is a SELECT over system catalogs, or over nothing at all.
 
-    A name that begins with ``pg_`` counts as a catalog's, even if there is no such catalog.
+    A name that begins with ``pg_`` counts as a catalog, even if that catalog does not exist.
     ``more``: names of the functions that the node adds.
     """
     if not isinstance(query, SelectStmt):
@@ -526,7 +524,7 @@ _KNOWN_FUNCTIONS: Final = (
 
 _CALENDAR: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
 _AS_TEXT: Final = _CALENDAR | FLOATS | {NUMERIC}
-"""Types whose values DuckDB cannot take from Python unchanged; NaN is one of them."""
+"""Types that have values, such as NaN, which DuckDB cannot take from Python unchanged."""
 _HEX: Final = r"\x"
 _OID_LIMIT: Final = 1 << 32
 _INT4_LIMIT: Final = 1 << 31
@@ -548,8 +546,8 @@ def parameter_value(value: bytes | None, oid: int) -> Any:
 
 
 def _parameter(text: str, oid: int) -> Any:
-    """Return DuckDB's value of a text. Names of objects stay as they are: their input functions
-    read them when the query runs."""
+    """Return DuckDB's value of a text. Names of objects stay text: the types' input functions read
+    them when the query runs."""
     return text if types()[oid].name in NAMED_TYPES else read_value(text, oid)
 
 
@@ -573,7 +571,7 @@ def read_value(text: str, oid: int) -> Any:
 
 
 def conversions() -> Mapping[str, PythonFunction]:
-    """Return the input functions, and the conversions of numbers to types without a sign."""
+    """Return the input functions, and the conversions of numbers to unsigned types."""
     found = {name: _input(name, oid) for oid, name in READ_FROM_TEXT.items()}
     for name, call in _OIDS.items():
         found[name] = PythonFunction(CatalogFunction(name, ("int8",), "int8"), call)

@@ -1,8 +1,8 @@
 """Functions that read the catalogs, for DuckDB to call.
 
-A function is called with every argument of its signature, NULL for those that were left out. A
-strict function returns NULL if its first argument is NULL. Errors are PenstockError, which the
-database raises to its caller.
+A function is called with every argument of its signature, NULL for omitted ones. A strict function
+returns NULL if its first argument is NULL. Errors are PenstockError, which the database raises to
+its caller.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from penstock.sqlstate import (
 
 
 class RowStream(Protocol):
-    """The rows of one call of a function."""
+    """The rows that one call of a function returns."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -60,7 +60,8 @@ class RowStream(Protocol):
         """Yield the rows. Raises PenstockError."""
 
     def succeed(self) -> None:
-        """Note that the query has returned all of its rows: the remaining ones count as read."""
+        """Note that the query has returned all its rows: the call's remaining rows count as
+        read."""
 
     def close(self) -> None:
         """End the call, with or without success."""
@@ -93,7 +94,7 @@ class PythonFunction:
     strict: bool = True
 
 
-# name(arguments) returns; one of the classes has the method of that name
+# name(arguments) returns; one of the classes below has a method of that name
 _SIGNATURES: Final = """
 pg_get_userbyid(oid) name
 pg_table_is_visible(oid) bool
@@ -526,7 +527,7 @@ class NameFunctions:
         return found == enum.schema
 
     def _own_type(self, text: str) -> int | None:
-        """Return the oid of one of the node's own types by its name, arrays with ``[]``; None if
+        """Return the oid of a type of the node's own by its name, arrays with ``[]``; None if
         unknown."""
         try:
             *schema, name = split_qualified(text.removesuffix("[]"))
@@ -776,8 +777,8 @@ class RelationFunctions(NameFunctions):
         return sum(table.size for table in self._snapshot.tables)
 
     def pg_size_pretty(self, size: int) -> str:
-        """Print a size (dbsize.c): halves are rounded away from zero, and a unit is used from 10 of
-        it up."""
+        """Print a size (dbsize.c): halves are rounded away from zero, and a unit is used from ten
+        on."""
         if abs(size) < _LIMIT:
             return f"{size} bytes"
         unit, value = 0, abs(size) >> 9  # keeps one bit for rounding

@@ -60,9 +60,9 @@ from penstock.walsender.slots import Slots, SlotState
 from penstock.walsender.syncrep import ASYNC, SyncState
 from penstock.walsender.troubles import Trouble, Troubles
 
-# Columns of tables for the catalogs, each table by itself. A table that cannot be read at the
-# moment keeps the columns that it had, and does not affect others. Columns are read again when a
-# table has another version, or another log.
+# Columns of tables for the catalogs. A table that cannot be read at the moment keeps its last known
+# columns, and does not affect other tables. Columns are read again when a table has another
+# version, or another Delta log.
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ _NONE: Final = _Columns(TupleDesc())
 
 
 class TableColumns:
-    """Read and keep the columns of tables, for the threads of all sessions."""
+    """The columns of tables, kept once read, for the threads of all sessions."""
 
     def __init__(self, warehouse: Warehouse, troubles: Troubles) -> None:
         self._warehouse = warehouse
@@ -85,7 +85,7 @@ class TableColumns:
         self._known: dict[int, tuple[_Key, _Columns]] = {}
 
     def within(self, warehouse: Warehouse) -> TableColumns:
-        """Return the columns in another view of the warehouse, starting with those that are known
+        """Return a reader for another view of the warehouse, which starts with the columns known
         here."""
         own = TableColumns(warehouse, self._troubles)
         with self._lock:
@@ -111,7 +111,7 @@ class TableColumns:
 
 
 def with_columns(table: LakeTable, state: TableState) -> CatalogTable:
-    """Return a table with the columns of a version that is loaded."""
+    """Return a table with the columns of a loaded version."""
     found = _columns(state)
     return CatalogTable(table, found.columns, unpublishable=found.unpublishable)
 
@@ -127,9 +127,9 @@ def _columns(state: TableState) -> _Columns:
         return _Columns(TupleDesc(), error.message)
 
 
-# Statistics by SQL functions (pgstatfuncs.c). A node has statistics of subscriptions only.
+# Statistics by SQL functions (pgstatfuncs.c). A node has statistics only of subscriptions.
 #
-# Their effects last even if the query fails.
+# The functions' effects last even if the query fails.
 
 _RESET: Final = "pg_stat_reset_subscription_stats"
 
@@ -139,7 +139,7 @@ _KINDS: Final = frozenset(
     {"database", "relation", "function", "replslot", _SUBSCRIPTION}
     | {"archiver", "bgwriter", "checkpointer", "slru", "wal"}
 )
-"""The kinds of every version since 15; ``io`` came with 16, ``backend`` with 18."""
+"""The kinds that every version since 15 has; 16 added ``io``, 18 ``backend``."""
 _KINDS_SINCE: Final = {"io": 16, "backend": 18}
 
 STATISTICS_FUNCTIONS: Final = frozenset({_RESET, _HAVE})
@@ -162,7 +162,7 @@ class StatisticsFunctions:
         }
 
     def _have(self, kind: str, database: int | None, subid: int | None) -> bool | None:
-        """Tell whether there are statistics of an object. A node has them of subscriptions only."""
+        """Tell whether an object has statistics: in a node only subscriptions do."""
         if database is None or subid is None:
             return None
         name = kind.lower()
@@ -243,7 +243,7 @@ class SequenceFunctions:
         return self._values.set(oid, value, self._facts.sequences, is_called=is_called)
 
     def pg_sequence_last_value(self, oid: int) -> int | None:
-        """Return the last value; NULL before the first one, and for a role without the right.
+        """Return the last value; NULL before the first value, and for a role without the right.
         Raises PenstockError (42P01, 42809)."""
         try:
             self._check(oid)
@@ -279,7 +279,7 @@ def _not_a_sequence(oid: int, table: LakeTable | None) -> WrongObjectType | Unde
     )
 
 
-# SQL functions that end sessions, and that read the node's parameters again (signalfuncs.c).
+# SQL functions that end sessions, or reload the node's parameters (signalfuncs.c).
 #
 # Rights are looked up at the call; only a superuser may end a superuser's session.
 
@@ -296,7 +296,7 @@ SIGNAL_FUNCTIONS: Final = frozenset({_CANCEL, _TERMINATE, _RELOAD})
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """PostgreSQL's words about one of the functions, before version 16 and since."""
+    """PostgreSQL's wording about one of the functions, before version 16 and since."""
 
     denied: str
     superusers: str
@@ -335,7 +335,8 @@ class SignalFunctions:
         facts: SessionFacts,
         reload: Callable[[], None],
     ) -> None:
-        """``reload``: has the parameters read again; raises OSError if nobody runs the node."""
+        """``reload`` asks the node's process to reload the parameters; raises OSError if none
+        runs."""
         self._sessions = sessions
         self._reload = reload
         self._catalog = catalog
@@ -378,8 +379,7 @@ class SignalFunctions:
         return False
 
     def _reload_conf(self) -> bool:
-        """Have the parameters read again. As in PostgreSQL without a GRANT, only superusers may
-        call it."""
+        """Reload the parameters. As in PostgreSQL without a GRANT, only superusers may call it."""
         if not self._facts.superuser:
             raise InsufficientPrivilege(f"permission denied for function {_RELOAD}")
         try:
@@ -443,13 +443,13 @@ _FUNCTIONS = (
     | WAL_FUNCTIONS
 )
 _NEVER = ("spill_txns", "spill_count", "spill_bytes")
-"""Columns of pg_stat_replication_slots that stay 0, as a node never spills."""
+"""Columns of pg_stat_replication_slots that stay 0, since a node never spills."""
 
 
 @dataclass(frozen=True)
 class SharedState:
-    """The state that a server has in shared memory: slots, walsenders, sessions.
-    ``sync_states``: returns the states of streams, by their pids."""
+    """The state that a server has in shared memory: slots, walsenders, sessions. ``sync_states``
+    returns the states of streams, by pid."""
 
     database_oid: int
     slots: Slots
@@ -470,8 +470,8 @@ class NodeCatalogs:
         reload: Callable[[], None] = lambda: None,
         reading: LogicalReading | None = None,
     ) -> None:
-        """``connections``: the node's pool; None to make one. ``reload``: reads the node's
-        parameters again. ``reading``: of slots; None if nothing decodes."""
+        """``connections``: the node's pool; None to make one. ``reload`` reloads the node's
+        parameters. ``reading`` reads slots; None if nothing decodes."""
         self._reading = reading
         self._reload = reload
         self._connections = connections or Connections()
@@ -482,8 +482,8 @@ class NodeCatalogs:
         self._columns = TableColumns(warehouse, self._troubles)
 
     def within(self, catalog: Catalog, warehouse: Warehouse) -> NodeCatalogs:
-        """Return the catalogs for a statement of a block that has made tables; ``catalog`` and
-        ``warehouse`` have these."""
+        """Return the catalogs for a statement of a block that has made tables, which ``catalog``
+        and ``warehouse`` have."""
         own = copy(self)
         own._catalog, own._warehouse = catalog, warehouse
         own._columns = self._columns.within(warehouse)
@@ -651,7 +651,7 @@ class NodeCatalogs:
         return rows
 
     def _stat_replication_slots(self, states: Sequence[SlotState]) -> list[Mapping[str, object]]:
-        """Return numbers since the node started. Nothing spills, as changes are read from the
+        """Return counts since the node started. Nothing spills, since changes are read from the
         tables' files."""
         names = [state.slot.name for state in states if not state.temporary]
         totals = {name: self._shared.senders.totals(name) for name in names}
@@ -679,7 +679,8 @@ def _closing(database: CatalogDatabase, rows: Iterable[Cells]) -> Iterator[Cells
 def _condition(
     trouble: Trouble | None, unpublishable: str | None, facts: SessionFacts
 ) -> dict[str, object]:
-    """Return the state of a table. Only superusers see the reason, because it names files."""
+    """Return the state of a table, and its error, which only superusers see, since it names
+    files."""
     if trouble is not None:
         return {
             "state": "unreadable",
@@ -725,7 +726,7 @@ _WORKER: Final = "logical replication worker"
 """The backend_type of every worker of a subscription before version 17."""
 _WORKERS: Final = (BackendType.APPLY, BackendType.TABLESYNC)
 _WAITS: Final = {BackendType.APPLY: ("Activity", "LogicalApplyMain")}
-"""The event for which an idle worker waits, its publisher's; all others wait for their clients."""
+"""The wait event of an idle worker, which waits for its publisher; all others wait for clients."""
 _NO_PRIVILEGE: Final = "<insufficient privilege>"
 
 Row = Mapping[str, object]

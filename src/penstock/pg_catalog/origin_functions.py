@@ -35,7 +35,7 @@ _FAMILY: Final = "pg_replication_origin_"
 _RESERVED: Final = ("any", "none")
 _SUBSCRIPTIONS_ONLY: Final = "A node's origins are those of its subscriptions."
 
-# name: (arguments, returns); the names lack the prefix that all share
+# name without pg_replication_origin_: (arguments, returns)
 _SIGNATURES: Final = {
     "create": (("text",), "oid"),
     "drop": (("text",), "void"),
@@ -142,7 +142,7 @@ class OriginFunctions:
         return ""
 
     def _progress(self, name: str, _flush: bool) -> int | None:
-        """Return the position; a cut is durable, so it is always flushed."""
+        """Return the origin's position; it is always flushed, since a cut is durable."""
         subscription = self._subscription(name)
         return int(max(subscription.origin_lsn, self._last_cut(subscription))) or None
 
@@ -190,7 +190,7 @@ class OriginFunctions:
             raise _enabled(subscription)
 
     def _worker(self, subscription: Subscription) -> int | None:
-        """Return the pid of its worker, or the reported pid of the other process that runs it."""
+        """Return the pid of a subscription's worker, or the pid reported by another process."""
         for session in self._sessions.all():
             applies = session.backend_type is BackendType.APPLY
             if applies and session.subscription == subscription.oid:

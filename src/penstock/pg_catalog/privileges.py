@@ -1,4 +1,4 @@
-"""Rights of roles on tables (acl.c): owners may do everything, others SELECT if it was granted.
+"""Rights of roles on tables (acl.c): owners have all, other roles SELECT if it was granted.
 
 This file computes pg_class.relacl and the answers of has_table_privilege from a snapshot, and lists
 the catalogs that not everybody may read. ``penstock.commands`` refuses statements without a right.
@@ -101,8 +101,8 @@ def _wanted(privilege: str, version: int) -> set[str]:
 
 
 def role_named(snapshot: CatalogSnapshot, name: str) -> Role | None:
-    """Find a role by name or oid. Return None for one that only has everybody's rights, such as the
-    role of a session whose role is gone."""
+    """Find a role by name or oid. Return None for a role with only PUBLIC's rights, such as that of
+    a session whose role was dropped."""
     if not name:
         return None
     for role in snapshot.all_roles:

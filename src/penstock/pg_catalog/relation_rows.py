@@ -1,6 +1,6 @@
 """Rows of pg_class and of the catalogs around it.
 
-They are made from a snapshot, by column name. A missing column is 0, false, '' or NULL by its type.
+Rows are made from a snapshot, by column name. A missing column is 0, false, '' or NULL by its type.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.sql.text.keywords import COLUMN_NAME, KEY_WORDS, RESERVED, TYPE_OR
 
 
 def pg_enum(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
-    """Yield a row for each label of every type."""
+    """Yield a row for each label of each enum type."""
     for enum in snapshot.types:
         for label in enum.labels:
             yield {
@@ -56,7 +56,7 @@ def all_types(snapshot: CatalogSnapshot) -> Mapping[int, Type]:
 Row = dict[str, object]
 
 DELTA: Final = 2
-"""The oid of our access method, which heap has in PostgreSQL."""
+"""The oid of our access method; in PostgreSQL it is heap's."""
 BTREE: Final = 403
 _NOT_NULL_OIDS: Final = 3 << 30 | 1 << 29
 _DEFAULT_OIDS: Final = 3 << 30 | 1 << 28
@@ -70,7 +70,7 @@ def pg_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 
 def pg_class(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
-    """Yield tables, indexes for their keys, and sequences."""
+    """Yield tables, the indexes of their keys, and sequences."""
     schemas = schema_oids(snapshot)
     for table in snapshot.tables:
         lake, parted = table.lake, is_partitioned(table)
@@ -117,7 +117,7 @@ def _index_class(index: Index, schema: int) -> Row:
 
 
 def pg_attribute(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Yield the columns of tables and of the indexes for their keys."""
+    """Yield the columns of tables and of the indexes of their keys."""
     kinds = all_types(snapshot)
     for table in snapshot.tables:
         missing = not_null_columns(table)
@@ -277,7 +277,7 @@ def partition_tree(snapshot: CatalogSnapshot) -> Iterator[Row]:
 # Rows of objects that every database has: types, access methods, collations.
 
 ARRAY_INPUT: Final = 750
-"""The pg_proc.oid of array_in, by which true arrays differ from other types."""
+"""The pg_proc.oid of array_in, which marks true arrays."""
 _DEFAULT_COLLATION: Final = 100
 _C_COLLATION: Final = 950
 _KEY_WORDS: Final = {"R": RESERVED, "T": TYPE_OR_FUNCTION_NAME, "C": COLUMN_NAME}
@@ -332,7 +332,7 @@ def keywords(_: CatalogSnapshot) -> Iterator[Row]:
 
 
 def pg_am(_: CatalogSnapshot) -> Iterator[Row]:
-    """Yield the access methods of tables and of the indexes for their keys."""
+    """Yield the access methods of tables and of the indexes of their keys."""
     yield {"oid": DELTA, "amname": "delta", "amtype": "t"}
     yield {"oid": BTREE, "amname": "btree", "amtype": "i"}
 
@@ -354,13 +354,13 @@ def pg_collation(_: CatalogSnapshot) -> Iterator[Row]:
     }
 
 
-# Rows of pg_class, pg_sequence and pg_depend for sequences, and the columns that have them.
+# Rows of pg_class, pg_sequence and pg_depend for sequences, and the columns that use sequences.
 
 _COLUMNS: Final = 3
 """The number of a sequence's columns: last_value, log_cnt, is_called."""
 _AUTO, _INTERNAL = "a", "i"
-"""The DependencyType of a sequence that is dropped with its column, and of one that is a part of
-it."""
+"""DependencyType of a serial column's sequence, which is dropped with the column, and of an
+identity column's, which is a part of it."""
 
 
 def with_sequences(snapshot: CatalogSnapshot) -> CatalogSnapshot:

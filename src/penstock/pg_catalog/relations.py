@@ -1,7 +1,7 @@
-"""Objects derived from lake tables: schemas' oids, indexes and constraints that stand for keys.
+"""Objects derived from lake tables: schemas' oids, and indexes and constraints for keys.
 
-The catalogs' rows are made of them. A lake table has no index. Where PostgreSQL's catalogs need one
-(primary key, replica identity), one is shown with an oid of its own.
+The catalogs' rows are made from these objects. A lake table has no index; where PostgreSQL's
+catalogs need an index (primary key, replica identity), one is shown with an oid of its own.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _IDENTITY_OIDS: Final = 2 << 30
 _CONSTRAINT_OIDS: Final = 3 << 30
 _COMING_OIDS: Final = 3 << 30 | 3 << 28
 _COMING: Final = (1 << 28) - 1
-"""The mask of the oids for tables that do not exist yet; they begin at 3 << 30 | 3 << 28, the last
-part of all oids."""
+"""The mask of the oids for tables that do not exist yet; these oids begin at 3 << 30 | 3 << 28, the
+last part of all oids."""
 FIXED_SCHEMAS: Final[Mapping[str, int]] = {
     "pg_catalog": PG_CATALOG,
     "public": PUBLIC,
@@ -69,8 +69,8 @@ CATALOG_OIDS: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index that stands for a key. ``columns``: in the key's order. ``constraint``: UNIQUE or
-    PRIMARY KEY has made it. ``partition``: it is a partition of a partitioned table's index."""
+    """An index that stands for a key. ``columns``: in the key's order. ``constraint``: it belongs
+    to UNIQUE or PRIMARY KEY. ``partition``: it is a partition of a partitioned table's index."""
 
     oid: int
     name: str
@@ -93,8 +93,7 @@ class Index:
 
 
 def coming_tables(snapshot: CatalogSnapshot) -> Mapping[int, tuple[str, str]]:
-    """Return the tables of subscriptions that do not exist yet, by an oid that no other relation
-    has."""
+    """Return subscriptions' tables that do not exist yet, by oids that no other relation has."""
     there = {(table.lake.schema, table.lake.name) for table in snapshot.tables}
     found: dict[int, tuple[str, str]] = {}
     for row in snapshot.subscription_rels:
@@ -150,7 +149,7 @@ def _columns_below(snapshot: CatalogSnapshot, oid: int) -> TupleDesc:
 def indexes(table: CatalogTable) -> tuple[Index, ...]:
     """Return the indexes that stand for a table's keys, primary key first.
 
-    A key whose columns are gone, or cannot be read, has none.
+    A key whose columns are gone, or cannot be read, has no index.
     """
     return tuple(index for index in _keys(table) if all(index.numbers))
 
@@ -188,7 +187,7 @@ def replica_identity_index(table: CatalogTable) -> Index | None:
 
 
 def not_null_columns(table: CatalogTable) -> frozenset[str]:
-    """Return the columns that hold no NULL: those of keys, and those declared NOT NULL."""
+    """Return the columns that hold no NULL: columns of keys, and those declared NOT NULL."""
     found = [index for index in indexes(table) if index.primary or index.replica_identity]
     keys = {column for index in found for column in index.columns}
     return frozenset(keys | {column.name for column in table.columns if column.not_null})

@@ -93,7 +93,7 @@ def _of_version(file: str, version: int) -> dict[str, Columns]:
 
 
 def view_text(schema: str, name: str) -> str | None:
-    """Return the query of a view, "" for a view without rows; None if it is no view here."""
+    """Return the query of a view, "" for a view without rows; None if the name is no view here."""
     views = _load("views.toml")
     if schema == INFORMATION_SCHEMA:
         return str(views[INFORMATION_SCHEMA].get(name, ""))
@@ -102,7 +102,7 @@ def view_text(schema: str, name: str) -> str | None:
 
 
 def is_internal(table: str) -> bool:
-    """Tell whether functions read a table that no query may name."""
+    """Tell whether a table is only for functions, so that no query may name it."""
     return table in _PENSTOCK
 
 
@@ -236,8 +236,8 @@ def _stream(subscription: Subscription, version: int) -> object:
 
 
 def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Yield the tables of subscriptions. Tables that the copy has yet to make have a provisional
-    oid."""
+    """Yield the tables of subscriptions. Tables that do not exist before their copy have a
+    provisional oid."""
     oids = relation_oids(snapshot)
     for row in snapshot.subscription_rels:
         yield {
@@ -250,9 +250,9 @@ def pg_subscription_rel(snapshot: CatalogSnapshot) -> Iterator[Row]:
 
 # Tables of a publication, with their columns and row filters, as a server of a version shows them.
 #
-# ``publication`` decides which tables are in it; this section adds the columns' numbers, and leaves
-# out columns that older versions lack. Filters are passed on as text. A query that joins several
-# publications combines them.
+# ``penstock.publication`` decides which tables a publication has; this section adds the columns'
+# numbers, and leaves out columns that older versions lack. Filters are passed on as text. A query
+# that joins several publications combines them.
 
 _FILTERS_SINCE = 15
 _COLUMNS_ALWAYS_SINCE = 16
@@ -261,7 +261,7 @@ _GENERATED_SINCE = 18
 
 @dataclass(frozen=True, slots=True)
 class PublishedRel:
-    """A table of a publication. ``attributes``: numbers of columns, None for all (15)."""
+    """A table of a publication. ``attributes``: numbers of its columns; None: all (version 15)."""
 
     publication: Publication
     table: CatalogTable
@@ -308,8 +308,8 @@ def attribute_numbers(table: CatalogTable, columns: tuple[str, ...]) -> tuple[in
 
 # Rows of roles, the database and settings.
 #
-# For passwords, pg_roles and pg_user show ``********``; pg_authid and pg_shadow are for superusers
-# only, as in PostgreSQL.
+# Instead of passwords, pg_roles and pg_user show ``********``; only superusers may read pg_authid
+# and pg_shadow, as in PostgreSQL.
 
 HIDDEN: Final = "********"
 _UTF8: Final = 6
@@ -460,7 +460,7 @@ _LOADED: Final = {
     "timestamptz": pa.timestamp("us", "UTC"),
     "pg_lsn": pa.decimal128(20, 0),
 }
-"""Types that are loaded in another form than functions use, as queries compute with them."""
+"""Types that are loaded in another form than functions use, since queries compute with them."""
 _ZEROS: Final[Mapping[str, object]] = {
     "bool": False,
     "char": "",

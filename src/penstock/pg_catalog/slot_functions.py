@@ -1,6 +1,6 @@
 """Slots by SQL functions (slotfuncs.c): a user makes, reads, moves and drops them with SELECT.
 
-Their effects last even if the query fails.
+The functions' effects last even if the query fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COPY: Final = "pg_copy_logical_replication_slot"
 _ADVANCE: Final = "pg_replication_slot_advance"
 _DROP: Final = "pg_drop_replication_slot"
 _LEFT_OUT: Final = "''"
-"""The SQL that the copy function gets for an argument that is left out."""
+"""The SQL that the copy function gets for an omitted argument."""
 _NAME_SIZE: Final = 63
 _REFUSED: Final = {
     "pg_create_physical_replication_slot": ("name", "bool", "bool"),
@@ -43,7 +43,7 @@ _READ: Final = {
     "pg_logical_slot_get_binary_changes": (True, True),
     "pg_logical_slot_peek_binary_changes": (True, False),
 }
-"""The functions that read a slot: name -> (it returns bytes, it moves the slot)."""
+"""The functions that read a slot: name -> (whether it returns bytes, whether it moves the slot)."""
 
 _POSITIONS: Final = {
     _CREATE: (("name", "name", "bool", "bool", "bool"), "lsn", "NULL"),
@@ -51,7 +51,7 @@ _POSITIONS: Final = {
     _ADVANCE: (("name", "pg_lsn"), "end_lsn", "NULL"),
 }
 """The functions that return a slot's name and a position: name -> (arguments, the position's name,
-SQL for arguments left out)."""
+SQL for omitted arguments)."""
 
 SLOT_FUNCTIONS: Final = frozenset({_CREATE, _COPY, _ADVANCE, _DROP, *_READ, *_REFUSED})
 
@@ -59,13 +59,13 @@ _PARTS: Final = (
     "SELECT split_part(s.r, ' ', 1) AS o1, CAST(split_part(s.r, ' ', 2) AS UBIGINT) AS o2 "
     "FROM (SELECT {}) AS s WHERE s.r IS NULL OR s.r <> ''"
 )
-"""The query of a function in FROM. Its condition is always true: without one, DuckDB would not call
-the function if the query reads none of its columns."""
+"""The query of a function in FROM. Its condition is always true: without a condition, DuckDB would
+not call the function if the query reads none of its columns."""
 
 
 class SlotFunctions:
-    """Functions of slots, for one query. Functions in FROM call ``<name>_row``, which returns both
-    results in one text."""
+    """Functions of slots, for one query. Functions in FROM call ``<name>_row``, which returns name
+    and position in one text."""
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class SlotFunctions:
         database_oid: int,
         reading: LogicalReading | None = None,
     ) -> None:
-        """``reading``: None if nothing decodes."""
+        """``reading`` reads slots; None if nothing decodes."""
         self._reading = reading
         self._slots = slots
         self._facts = facts
         self._database = database_oid
         self._calls: list[SlotCall] = []
-        """The calls that return rows."""
+        """This query's calls that return rows."""
 
     def functions(self) -> Mapping[str, PythonFunction]:
         """Return the functions by name."""
@@ -125,7 +125,7 @@ class SlotFunctions:
         return {function.name: function for function in (*positions, *read)}
 
     def open_rows(self) -> Mapping[str, OpenRows]:
-        """Return the functions that return the rows of an output plugin."""
+        """Return the functions that return an output plugin's writes as rows."""
         return {name: partial(self._open, name) for name in _READ}
 
     def _open(
@@ -224,7 +224,7 @@ class SlotFunctions:
 
 
 def _record(call: Callable[..., str | None], *arguments: Any) -> str | None:
-    """Print both results as a composite value."""
+    """Print name and position as a composite value."""
     row = call(*arguments)
     if row is None:
         return None
@@ -237,7 +237,7 @@ def _numbered(count: int) -> str:
 
 
 def _as_name(text: str) -> str:
-    """Cast a text to name: cut it off, at a whole character."""
+    """Cast a text to name: cut it at 63 bytes, between characters."""
     return text.encode()[:_NAME_SIZE].decode(errors="ignore")
 
 

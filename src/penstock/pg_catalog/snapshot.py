@@ -1,4 +1,4 @@
-"""The contents of the node's catalogs at one moment, and the session that asks, as values.
+"""The contents of the node's catalogs at one moment, and facts of the asking session, as values.
 
 This file looks nothing up.
 """
@@ -31,8 +31,8 @@ pg_authid.dat)."""
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
     """A lake table with its columns; the default of a serial column is ``nextval(oid)``. ``size``:
-    bytes of its data files, if known. ``unpublishable``: the reason why only publications that name
-    it have it, or None.
+    bytes of its data files, if known. ``unpublishable``: why FOR ALL TABLES and schema publications
+    omit it, or None.
     """
 
     lake: LakeTable
@@ -50,11 +50,11 @@ class CatalogTable:
 class CatalogSnapshot:
     """All catalogs at one state.
 
-    ``owner``: the name of the role with oid 10, unless ``roles`` has one. ``schemas``: those that
-    exist even without tables. ``views``: rows of system views that only the running node knows
+    ``owner``: the name of the role with oid 10, unless ``roles`` has that role. ``schemas``: those
+    that exist even without tables. ``views``: rows of system views that only the running node knows
     (pg_stat_replication, pg_stat_activity ...), by column name; columns left out are NULL.
     ``select_grants``: (table, role) of GRANT SELECT. ``current_lsn``: the end of the node's WAL.
-    ``types``: the node's own.
+    ``types``: the node's own types.
     """
 
     database: str
@@ -91,19 +91,19 @@ class CatalogSnapshot:
 # Facts that a query can ask about its own session.
 
 SetConfig = Callable[[str, str | None, bool], str]
-"""A function that sets a value: (name, value, is_local) -> the new value. The value None stands for
-the default. Raises PenstockError for a value that cannot be set."""
+"""A function that sets a setting: (name, value, is_local) -> the new value; None sets the default.
+Raises PenstockError for a value that cannot be set."""
 
 
 @dataclass(frozen=True)
 class SessionFacts:
     """The session that asks. ``version``: the reported major version. ``settings``: current values
-    by lower-case name; ``set_config``: changes them, None if nothing is kept. ``user``: "" if the
-    role is gone. ``warn``: warns the client. ``cancelled``: tells whether the query must end.
+    by lower-case name; ``set_config``: changes settings; None: they cannot be set. ``user``: "" if
+    the role is gone. ``warn``: warns the client. ``cancelled``: tells whether the query must end.
     ``read_only``: the query may change nothing. ``wrote``: called if the query commits something.
-    ``emit``: takes prefix and content of a message that belongs to the query's transaction block,
-    None outside of one. ``sequences``: the values that the session has taken. ``started``: the
-    start of its transaction, in UTC; ``statement_started``: the start of its statement."""
+    ``emit``: takes prefix and content of a message of the query's transaction block; None outside
+    of blocks. ``sequences``: the values that the session has taken. ``started``: the start of its
+    transaction, in UTC; ``statement_started``: the start of its statement."""
 
     user: str
     database: str

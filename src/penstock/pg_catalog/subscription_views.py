@@ -1,7 +1,7 @@
 """Rows of the views about subscriptions (pg_stat_subscription, pgstat_subscription.c).
 
-A subscription without a worker has a row without numbers. While it copies tables, it has another
-row for each of them. Two more views show facts that a server does not have:
+A subscription without a worker has a row without numbers. While a subscription copies tables, it
+has another row for each of these tables. Two more views show facts that a server does not have:
 pg_stat_lake_subscription and pg_stat_lake_subscription_rel.
 """
 
@@ -39,9 +39,9 @@ def stat_subscription(
     workers: Iterable[Activity],
     oids: Mapping[TableName, int],
 ) -> list[Row]:
-    """Return a row for each subscription and each table that is being copied. ``numbers``: by the
-    subscription's oid. ``workers``: sessions of pg_stat_activity, whose pids take precedence.
-    ``oids``: of tables."""
+    """Return a row for each subscription and each table that is being copied. ``numbers``: by
+    subscription oid. ``workers``: sessions of pg_stat_activity; their pids take precedence.
+    ``oids``: oids of tables."""
     names = {subscription.oid: subscription.name for subscription in subscriptions}
     apply, copies = {}, []
     for worker in workers:
@@ -58,7 +58,7 @@ def stat_subscription(
 
 
 def _copy(subid: int, name: str, pid: int, relid: int) -> Row:
-    """Return the row of a copy, without numbers: a server shows those in pg_stat_progress_copy."""
+    """Return the row of a copy, without numbers: a server shows these in pg_stat_progress_copy."""
     return {
         "subid": subid,
         "subname": name,
@@ -94,7 +94,7 @@ def prepared_xacts(
 ) -> list[Row]:
     """Return the rows of pg_prepared_xacts: transactions of publishers, under the names that
     PostgreSQL's subscriber gives them and with the publisher's xids, and transactions of sessions.
-    ``names``: of roles, by oid."""
+    ``names``: roles' names, by oid."""
     owner = names[NODE_OWNER]
     found: list[tuple[int, str, int, str | None]]
     found = [(x.xid, x.local_gid, x.prepare_time, owner) for x in xacts]
@@ -121,7 +121,7 @@ def replication_origin_status(
     subscriptions: Iterable[Subscription], numbers: Numbers, local_lsn: Lsn
 ) -> list[Row]:
     """Return the rows of pg_replication_origin_status: the last reported cut, or the position to
-    which the origin was advanced if that is greater. ``local_lsn``: the node's."""
+    which the origin was advanced if that is greater. ``local_lsn``: the node's LSN."""
     return [
         {
             "local_id": subscription.origin_id,
@@ -220,7 +220,7 @@ def stat_lake_subscription_rel(
     superuser: bool,
 ) -> list[Row]:
     """Return the tables of subscriptions by name, with the errors that have parked them and the
-    results of their last comparison. ``verified``: by their sync ids."""
+    results of their last comparison. ``verified``: results by the tables' sync ids."""
     names = {subscription.oid: subscription.name for subscription in subscriptions}
     return [
         {

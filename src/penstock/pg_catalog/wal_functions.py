@@ -1,4 +1,4 @@
-"""Positions and transactions in the node's log by SQL functions (xlogfuncs.c, xid8funcs.c,
+"""SQL functions over the node's log: positions and transactions (xlogfuncs.c, xid8funcs.c,
 committs.c).
 
 The log has no files: the functions return the names that a server with segments of 16 MB would use.
@@ -32,7 +32,7 @@ _TIMELINE: Final = 1
 _POSITIONS: Final = 1 << 64
 _FILE: Final = re.compile(r"([0-9A-F]{8})([0-9A-F]{8})([0-9A-F]{8})", re.IGNORECASE)
 _OWN_SEGMENT_SINCE: Final = 17
-"""The first version that counts the first position of a segment to that segment, and not to the one
+"""The first version that counts a segment's first position to that segment, not to the one
 before."""
 
 # name(arguments) returns
@@ -184,12 +184,12 @@ def _refuse(name: str) -> Callable[[], None]:
     return call
 
 
-# pg_logical_emit_message (logicalfuncs.c): a record in the node's log, for those who subscribe.
+# pg_logical_emit_message (logicalfuncs.c): a record in the node's log, for subscribers.
 #
 # In a transaction block, a transactional message belongs to the block. The function then returns
-# the end of the log, as the message's own position is known only when the block is committed. Any
-# other message is durable when the function returns, whatever ``flush`` is, and stays even if the
-# query fails; outside of a block, a transactional message is a transaction of its own.
+# the end of the log, since the message's own position is known only when the block is committed.
+# Any other message is durable when the function returns, whatever ``flush`` is, and stays even if
+# the query fails; outside of a block, a transactional message is a transaction of its own.
 
 _EMIT: Final = "pg_logical_emit_message"
 _FIRST: Final = ("bool", "text")

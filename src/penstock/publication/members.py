@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Operation(Enum):
-    """The kind of a change, which a publication may publish (PublicationActions)."""
+    """A kind of change that a publication may publish (PublicationActions)."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -129,7 +129,7 @@ class Members:
 
     def by_name(self, publication: PublicationRow, table: TableRow) -> bool:
         """Tell whether the publication names the table or an ancestor of it. A publication of all
-        tables or of a schema names none."""
+        tables or of a schema names no table."""
         family = (table, *self.ancestors(table))
         return any((publication.oid, relation.oid) in self._by_key for relation in family)
 

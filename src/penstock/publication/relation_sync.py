@@ -1,7 +1,7 @@
 """Several publications of one subscription, combined (get_rel_sync_entry of pgoutput.c).
 
-For a table with rows, the result is the name, columns, operations and filter under which the
-publications publish it. For a publication, it is the tables that a subscriber copies
+``relation_sync_entry`` returns the name, columns, operations and filters with which a table that
+has rows is published, ``publication_tables`` the tables that a subscriber copies
 (pg_publication.c). Publications that contradict one another raise 0A000.
 """
 
@@ -36,7 +36,7 @@ FILTERED = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
 class RelationSyncEntry:
     """The form in which one table is published (pgoutput.c).
 
-    - ``target``: the table under whose name its changes go, itself or an ancestor.
+    - ``target``: the table under whose name changes are sent, itself or an ancestor.
     - ``columns``: names in the table's order, None for all.
     - ``filters``: a DuckDB predicate for each of INSERT, UPDATE and DELETE
       (``row_filter.RowFilter``), None for all rows.

@@ -1,7 +1,7 @@
 """Row filters: the WHERE of a publication's table (publicationcmds.c, TransformPubWhereClauses).
 
-The text between the parentheses and the table's columns give a ``RowFilter``: the text as
-PostgreSQL's catalog would show it, the columns it uses and the predicate for DuckDB. Filters that
+A ``RowFilter`` is made from the text between the parentheses and the table's columns: the text as
+PostgreSQL's catalog would show it, the columns it uses, and the predicate for DuckDB. Filters that
 PostgreSQL refuses raise its errors; those that only Penstock does not support raise 0A000.
 """
 
@@ -126,7 +126,7 @@ def matches(predicate: str | None) -> str:
 
 
 def published_as(message: type[RowMessage], old: str, new: str) -> str:
-    """Return SQL for DuckDB that tells whether an UPDATE is published by ``message``. ``old`` and
+    """Return SQL for DuckDB that tells whether an UPDATE is published as a ``message``. ``old`` and
     ``new`` are SQL that tells whether its old and its new row match."""
     cases = (
         f"{old if was else f'NOT {old}'} AND {new if is_ else f'NOT {new}'}"

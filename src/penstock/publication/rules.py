@@ -60,8 +60,8 @@ def column_list(
 def check_column_list_allowed(
     publication: PublicationRow, table: TableRow, *, with_schemas: bool
 ) -> None:
-    """Refuse a column list that cannot take effect (CheckPubRelationColumnList): beside schemas, or
-    at a partitioned table that is published as its leaves. Raises InvalidParameterValue."""
+    """Raise InvalidParameterValue for a column list that cannot take effect: beside schemas, or for
+    a partitioned table that is published as its leaves (CheckPubRelationColumnList)."""
     if with_schemas:
         detail = (
             "Column lists cannot be specified in publications containing FOR TABLES IN SCHEMA"
@@ -192,6 +192,6 @@ def _broken_rule(
 
 
 def _filtered_as(members: Members, publication: PublicationRow, table: TableRow) -> TableRow:
-    """Return the table whose filter and list apply: with via root the topmost published one."""
+    """Return the table whose filter and list apply: with via_root the topmost one."""
     above = members.topmost_ancestor(publication, table) if publication.via_root else None
     return table if above is None else above[0]

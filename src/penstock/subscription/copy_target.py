@@ -222,7 +222,7 @@ def _others_rows(table: DeltaTable) -> NotInPrerequisiteState:
     return NotInPrerequisiteState(
         f'target table "{table.name}" has rows that its copy was added to',
         detail="The copy would take the place of all rows, and nobody can tell whose they are.",
-        hint="With copy_target = replace the rows of others go, too.",
+        hint="copy_target = replace also removes the rows of others.",
         alter="SET (copy_target = replace)",
     )
 

@@ -1103,8 +1103,8 @@ class DefinitionWatch:
         names = [] if known is None else [e.name for e in known.definition.leaves if not e.logged]
         if names:
             log.warning(
-                'table "%s" of subscription "%s": changes of partitions that are not logged are '
-                "not sent: %s. ALTER TABLE ... SET LOGGED on the publisher, then %s REFRESH TABLE",
+                'table "%s" of subscription "%s": changes of unlogged partitions are not sent: %s. '
+                "Run ALTER TABLE ... SET LOGGED on the publisher, then %s REFRESH TABLE",
                 *(target.rel.qualified_name, self._subscription.name, ", ".join(names)),
                 alter(self._subscription.name),
             )

@@ -17,8 +17,8 @@ _FIRST_BYTES: Final = 64 << 10
 
 
 class Bundles:
-    """Make bundles for one reader. ``most_bytes`` is about the WAL that is decoded together; a
-    larger transaction is decoded alone."""
+    """The bundles of one reader. A bundle has up to about ``most_bytes`` of WAL; a larger
+    transaction is decoded alone."""
 
     def __init__(self, catalog: Catalog, most_bytes: int) -> None:
         self._catalog = catalog

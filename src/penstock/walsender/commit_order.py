@@ -1,9 +1,9 @@
 """The order and the times of commits that enter the log together.
 
 Every table is read twice, one table after the other. The first pass may find a commit and miss an
-earlier one in a table that it had already passed; the second pass begins after the first and finds
-that one. The second pass may miss commits in the same way, so commits that are later than all those
-of the first pass wait for the next step.
+earlier commit of a table that it had already read; the second pass finds the missed commit. The
+second pass may miss commits in the same way, so commits later than all those of the first pass wait
+for the next step.
 
 Between tables, only the writers' times can decide the order, although their clocks may disagree or
 go back. Within a table, its log decides. The commits of a subscription between two cuts have the
@@ -11,7 +11,7 @@ publisher's time instead.
 
 Interrupted moves of rows between tables are finished first: the missing commits are put into the
 logs of the tables that the rows go to. If such a table cannot be written now, the rows' deletions
-wait, and so do later commits of the tables that they left. So no subscriber sees a row deleted
+wait, and so do later commits of the tables that the rows left. So no subscriber sees a row deleted
 before it is inserted again.
 """
 
@@ -29,7 +29,7 @@ from penstock.lsn import Lsn
 
 
 class CommitTimes:
-    """Give the transactions of one log ascending times. For one thread at a time."""
+    """The source of ascending times for the node's log. For one thread at a time."""
 
     def __init__(self) -> None:
         self._latest: int | None = None
@@ -42,7 +42,7 @@ class CommitTimes:
         return self._latest
 
     def look_again(self) -> None:
-        """Read the latest time again, since another process has written to the log."""
+        """Read the latest time again, since another process has written to the node's log."""
         self._latest = None
 
 
@@ -53,12 +53,12 @@ def now() -> int:
 
 @dataclass(frozen=True, slots=True)
 class PendingTransaction:
-    """A transaction that is not in the log yet.
+    """A transaction that is not in the node's log yet.
 
     - ``moment``: decides its place among others; ``time``: the time of the commit. Both are
       microseconds since the Unix epoch.
-    - ``of_cut``: it has all tables of a subscription. Any other is one commit of one table, or the
-      commits of its ``group``.
+    - ``of_cut``: it has all tables of a subscription. Any other transaction is one commit of one
+      table, or the commits of its ``group``.
     - ``block``: oids of the tables of its transaction block.
     - ``undone``: it takes back another commit of the block.
     - ``blocks``: ids of the transaction blocks whose commits are in it.
@@ -84,8 +84,8 @@ def in_order(
     first: Mapping[int, Sequence[PendingTransaction]],
     again: Mapping[int, Sequence[PendingTransaction]],
 ) -> list[PendingTransaction]:
-    """Merge the results of two passes into one order. ``first`` and ``again`` are by source, in the
-    source's order, with ascending moments."""
+    """Merge the results of two passes into one order. ``first`` and ``again`` map each source to
+    its transactions, in the source's order, with ascending moments."""
     latest = max((found[-1].moment for found in first.values() if found), default=None)
     if latest is None:
         return []
@@ -99,14 +99,15 @@ def in_order(
 def together(found: Sequence[PendingTransaction]) -> list[PendingTransaction]:
     """Return ``found`` with the commits of each group as one transaction.
 
-    It takes the place of the group's last commit, or else of its first. If other commits of the
-    tables prevent both, the commits stay apart, since a table's commits must keep their order.
+    The transaction takes the place of the group's last commit, or else of its first. If other
+    commits of the tables prevent both, the group's commits stay apart, since a table's commits must
+    keep their order.
     """
     places: dict[str, list[int]] = defaultdict(list)
     for place, item in enumerate(found):
         if item.group is not None:
             places[item.group].append(place)
-    # Each group starts from the order that the groups before have left.
+    # Each group starts from the order that the previous groups left.
     order: list[PendingTransaction | None] = list(found)
     for group, own in places.items():
         span = [item for item in order[own[0] : own[-1] + 1] if item is not None]
@@ -125,9 +126,8 @@ def together(found: Sequence[PendingTransaction]) -> list[PendingTransaction]:
 
 
 def follows(found: Sequence[PendingTransaction], versions: Mapping[int, int]) -> bool:
-    """Tell whether each table's part of ``found`` begins where the log ends. ``versions``: the last
-    version in the log, by table oid. A table that is not in it was dropped, and its part does not
-    count."""
+    """Tell whether each table's part of ``found`` begins where the node's log ends. ``versions``:
+    the last version in this log, by oid. A table without one was dropped and does not count."""
     at = dict(versions)
     for member in (member for item in found for member in item.members):
         if at.get(member.relation, member.from_version) != member.from_version:

@@ -1,4 +1,4 @@
-"""Commits in the log of a table.
+"""Commits in a table's Delta log.
 
 ``commits_after`` reads the commits after a version, with the facts that the sequencer needs.
 ``pipeline`` finds the rows that they changed.
@@ -19,8 +19,8 @@ from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
 
 _BYTES_OF_AN_ACTION: Final = 64
-"""Bytes of WAL for each file of a commit, besides the bytes that it adds, so lags in bytes have a
-meaning."""
+"""Bytes of WAL for each file of a commit, besides the bytes that the file adds, so that a lag in
+bytes means something."""
 _LAST_MS: Final = 253_402_300_799_999
 """The end of the year 9999; a time that is later, or before 1970, is ignored."""
 _TIMES: Final = ("inCommitTimestamp", "timestamp")
@@ -52,7 +52,7 @@ class TableCommit:
 
     @property
     def blocks(self) -> frozenset[str]:
-        """The id of the transaction block that it belongs to, empty if it belongs to none."""
+        """The id of the commit's transaction block, empty if it belongs to none."""
         of_block = self.block and self.group is not None and not self.undone
         return frozenset({self.group or ""} if of_block else ())
 
@@ -64,7 +64,7 @@ def newest_version(storage: Storage, uri: str) -> int | None:
 
 
 def commits_after(storage: Storage, uri: str, version: int) -> Iterator[TableCommit]:
-    """Yield the commits from ``version + 1`` on, in order, as far as there are entries.
+    """Yield the commits from ``version + 1`` on, in order, up to the last entry.
 
     Raises StorageError at an incomplete entry. An empty entry counts as absent, since some stores
     show a file before its content.
@@ -89,7 +89,7 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
     size = _BYTES_OF_AN_ACTION
     time: int | None = None
     table_id: str | None = None
-    changes = is_truncate(actions)  # of an empty table, too
+    changes = is_truncate(actions)  # even of an empty table
     applied: tuple[str, Lsn] | None = None
     removed = {body["path"] for action in actions if (body := action.get("remove"))}
     for action in actions:
@@ -114,8 +114,8 @@ def _commit(version: int, actions: Sequence[Mapping[str, Any]]) -> TableCommit:
 
 
 def _position(version: object) -> Lsn:
-    """Return a marker's version as an LSN. Raises ValueError if no publisher can have had it. The
-    bound is what a state store can keep."""
+    """Return a marker's version as an LSN. Raises ValueError if it is no LSN that a state store can
+    keep."""
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 63:
         raise ValueError(f"the marker of a subscription is no position: {version!r}")
     return Lsn(version)

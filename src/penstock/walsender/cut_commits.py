@@ -1,15 +1,15 @@
 """Transactions made of the commits of this node's subscriptions between two cuts.
 
-Each subscription gives one transaction over all its tables, from their positions in the log to its
-last cut, with the subscription as its origin. If others have committed between commits of the
-subscription (``own_commits``), the transaction ends at the newest cut before that. So the others'
-commit is a transaction of its own, in its place. If there is no such cut, the subscription's
-transaction is divided.
+Each subscription gives one transaction over all its tables, from their versions in the node's log
+to its last cut, with the subscription as its origin. If another writer has committed between
+commits of the subscription (``own_commits``), the transaction ends at the newest cut before that
+commit, which becomes a transaction of its own, in its place. If there is no such cut, the
+subscription's transaction is divided.
 
 A cut counts only for the tables of its own subscription. A cut left by a dropped subscription does
-not count for a table that has another owner now, or none. If a table has left its subscription,
-the subscription's commits to it enter the log one by one. These commits keep their origin, or they
-would be sent back to it.
+not count for a table that has another owner now, or none. If a table has left its subscription, the
+subscription's commits to it enter the log one by one. These commits keep their origin, so that they
+are not sent back to it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def owners(
     rels: Sequence[SubscriptionRel],
     tables: Sequence[LakeTable],
 ) -> Owners:
-    """Return the subscription that maintains each table. A partition without an owner has that of
-    its nearest ancestor with one."""
+    """Return the subscription that maintains each table, the owner. A partition without an owner
+    has its nearest ancestor's."""
     oids = {subscription.oid for subscription in subscriptions}
     found = {(rel.schema, rel.table): rel.subid for rel in rels if rel.subid in oids}
     by_oid = {table.oid: table for table in tables}
@@ -49,7 +49,7 @@ def owners(
 
 
 class CutCommits:
-    """Hold the last cut of each subscription. For one thread at a time."""
+    """The last cut of each subscription. For one thread at a time."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
@@ -58,7 +58,7 @@ class CutCommits:
         self._owners: dict[int, CutOwner] = {}
 
     def look_again(self) -> None:
-        """List the cuts table at the next step, since another table may have replaced it."""
+        """List the cuts table's log at the next step, since another table may have replaced it."""
         self._read = None
 
     def next_path(self) -> str | None:
@@ -89,7 +89,7 @@ class CutCommits:
         self._read = version, wanted
 
     def version(self, owner: int, uri: str, newest: int) -> int:
-        """Return a table's version in its subscription's last cut, ``newest`` if it is in none."""
+        """Return a table's version in its subscription's last cut, ``newest`` if no cut has it."""
         cut = self._cuts.get(owner)
         members = () if cut is None else cut.tables.values()
         return next((at.version for at in members if at.uri == uri), newest)
@@ -115,8 +115,8 @@ def _cut_owners(subscriptions: Sequence[Subscription]) -> frozenset[tuple[int, C
 def transaction(
     subscription: int, cut: Cut, members: Sequence[Member], size: int
 ) -> PendingTransaction:
-    """Return a cut as one transaction. The time of the cut decides its place; it has the time of
-    the cut's last commit."""
+    """Return a cut as one transaction. The time of the cut decides its place; its own time is that
+    of the cut's last commit."""
     committed = cut.commit_time or cut.cut_time
     return PendingTransaction(
         tuple(members),

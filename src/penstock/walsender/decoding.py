@@ -1,7 +1,7 @@
 """The tables and rows of a transaction that one stream gets (get_rel_sync_entry of pgoutput.c).
 
 ``Decoding`` turns transactions of the log into ``feed.Portion`` values, in order, for the published
-tables and in the form that the stream wants. Executors make the messages in them
+tables and in the form that the stream wants. Executors make the portions' messages
 (``pipeline.publish_changes``), and ``decoding.plugins.pgoutput`` puts Begin, Relation and Commit
 around them. Publications and tables are those at the transaction's position in the log.
 """
@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Known:
-    """A table at a version, and the mark of that version's entry in its log."""
+    """A table at a version, and the mark of that version's entry in its Delta log."""
 
     state: TableState
     mark: EntryMark | None
@@ -83,7 +83,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Work:
-    """A published table of a transaction; ``seen`` and ``columns`` are those at that time."""
+    """A published table of a transaction; ``seen`` and ``columns`` are as they were then."""
 
     seen: LakeTable
     columns: tuple[LakeColumn, ...]
@@ -96,7 +96,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The plan to send one transaction. ``relations`` and ``leaves`` are by number of the work;
+    """The plan to send one transaction. ``relations`` and ``leaves`` have an item for each work;
     ``leaves`` are oids of the tables that have the rows. ``messages`` tells whether messages of
     sessions are sent. ``described`` is by oid, for output plugins."""
 
@@ -123,8 +123,8 @@ class Decoding:
         work_mem: Callable[[], int],
     ) -> None:
         """Take the node's parts and the stream's options. ``work_mem`` returns the bytes of WAL
-        above which a transaction is streamed, if the stream allows it; the memory of tasks depends
-        on it, too."""
+        above which a transaction is streamed, if the stream allows it; it also bounds the memory of
+        tasks."""
         self._work_mem = work_mem
         self._spark = spark
         self._warehouse = warehouse
@@ -253,7 +253,7 @@ class Decoding:
         return deque((after, Portion((), b"", 1, message=message)) for after, message in found)
 
     def _streams(self, transaction: LakeTransaction) -> bool:
-        """Tell whether it is large and the subscriber wants large transactions in blocks."""
+        """Tell whether a transaction is sent in blocks: it is large, and the stream allows it."""
         size = transaction.commit - transaction.begin
         # A prepared transaction is always sent whole, so only one place sends its messages.
         told = self._options.two_phase_at is not None and transaction.two_phase is not None
@@ -303,7 +303,7 @@ class Decoding:
                 )
             changes = self._changes_from(member, None if known is None else known.state)
             if known is not None and known.mark != entry_mark(member.uri, known.state.version):
-                # Another table may have replaced it, for which the known state does not count.
+                # Another table may have replaced this one; then the known state does not count.
                 changes = self._changes_from(member, None)
         except VersionGone as error:
             raise self._translated(error) from error
@@ -312,7 +312,7 @@ class Decoding:
         return changes
 
     def _of_the_table(self, member: Member, changes: TableChanges) -> TableChanges:
-        """Return the changes. Raises RequiredChangesRemoved if another table has replaced this."""
+        """Return ``changes``. Raises RequiredChangesRemoved if another table is in its place."""
         if member.table_id not in (None, changes.after.metadata.get("id")):
             raise lost(member, plugin=self._options.as_rows)
         return changes
@@ -332,8 +332,9 @@ class Decoding:
     ) -> tuple[LakeColumn, ...] | None:
         """Return a table's columns, None if the table is left out. A table that cannot be published
         is left out if no publication names it and it could not be published before either. A table
-        that can no longer be published stops the stream, even if no row has ``moved``, since its
-        later changes would be left out. A named table stops the stream once rows change."""
+        that can no longer be published stops the stream, even if no row has changed (``moved``),
+        since its later changes would be left out. A named table stops the stream once rows
+        change."""
         try:
             return columns_at(table, changes.after)
         except NotInPrerequisiteState:
@@ -402,15 +403,15 @@ def _publishable(table: LakeTable, state: TableState) -> bool:
 
 # The messages of sessions in a stream (pgoutput.c, pgoutput_message).
 #
-# Each message of an entry comes with the oid of the table whose rows it follows. Messages are in
+# Each message of a log entry comes with the oid of the table whose rows it follows. Messages are in
 # the order of these oids.
 
 
 def session_messages(
     catalog: Catalog, transaction: LakeTransaction
 ) -> list[tuple[int, MessageChange]]:
-    """Return an entry's messages, independent of publications. Each has the LSN at the end of its
-    own record."""
+    """Return a log entry's messages, independent of publications. Each has the LSN at the end of
+    its own record."""
     one, xid = transaction.message, transaction.xid
     with catalog.read() as t:
         if one is not None:
@@ -447,7 +448,7 @@ class RelationSyncCache:
         self._epochs: dict[int, _Epoch] = {}
 
     def at(self, place: Lsn) -> Published:
-        """Return what they publish at a transaction's position (``LakeTransaction.place``)."""
+        """Return what the publications publish at a ``LakeTransaction.place``."""
         generation = self._catalog.generation()
         if generation != self._generation:
             with self._catalog.read() as t:
@@ -485,7 +486,7 @@ class _Epoch:
         self._known: dict[tuple[LakeTable, tuple[LakeColumn, ...]], PublishedTable | None] = {}
 
     def publishes(self, table: LakeTable) -> bool:
-        """Tell whether a publication has the table; cheap, and nothing of the table is read.
+        """Tell whether a publication has the table; cheap, since the table is not read.
 
         Raises UndefinedObject as ``of`` does.
         """
@@ -509,11 +510,11 @@ class _Epoch:
     ) -> PublishedTable | None:
         """Return how a table is published, None if it is not. ``columns`` are all of the table.
 
-        The commit may rewrite rows although its publications did not allow updates or deletes. Then
-        the present publications are used, if they allow both: the error asked users to change a
-        filter or list. Only writers other than sessions make such commits. Raises UndefinedObject
-        if a publication is missing (up to version 17), and FeatureNotSupported if publications
-        contradict one another.
+        A commit by a writer other than a session may rewrite rows although the publications of its
+        place do not allow updates or deletes. Then the present publications are used, if they allow
+        both: the error asked users to change a filter or column list. Raises UndefinedObject if a
+        publication is missing (up to version 17), FeatureNotSupported if publications contradict
+        one another.
         """
         key = table, columns
         if key not in self._known:

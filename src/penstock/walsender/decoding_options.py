@@ -33,7 +33,7 @@ class Published(Protocol):
         """Tell whether the table, or an ancestor of it, is published by name."""
 
     def has(self, publications: Sequence[int]) -> bool:
-        """Tell whether lost changes of these publications (oids, maybe none) concern the stream."""
+        """Tell whether the stream has any of these publications (oids), whose changes are lost."""
 
     def of(
         self, table: LakeTable, columns: tuple[LakeColumn, ...], *, rewrites: bool
@@ -80,7 +80,7 @@ class DecodingOptions:
         return self.pgoutput is not None and self.pgoutput.filters_origin(origin)
 
     def sends_changes(self, transaction: LakeTransaction) -> bool:
-        """Tell whether a transaction's changes are sent with this record of it."""
+        """Tell whether this entry of the log (PREPARE, for example) is sent with its changes."""
         record = transaction.two_phase
         if record is None:
             return True
@@ -89,7 +89,7 @@ class DecodingOptions:
                 return prepare_is_sent(transaction.commit, self.two_phase_at)
             case TwoPhaseKind.ROLLBACK_PREPARED:
                 return False
-        # An output plugin may have skipped the PREPARE (filter_prepare); it takes the changes now.
+        # An output plugin may have skipped the PREPARE (filter_prepare): it takes the changes now.
         return self.as_rows or not was_prepared(record, self.two_phase_at)
 
 

@@ -26,7 +26,7 @@ class EveryTable:
     """``decoding_options.Published`` for a reader of every table."""
 
     def at(self, place: Lsn) -> EveryTable:
-        """Return this object for every position."""
+        """Return this object, whatever the position."""
         return self
 
     def publishes(self, table: LakeTable) -> bool:

@@ -1,4 +1,4 @@
-"""The feed of a stream: its items, made a little ahead of the sending.
+"""The feed of a stream: items to send, made a little ahead.
 
 ``Feed`` reads the log of transactions from a position on, and has a source turn them into messages.
 A thread of its own puts items in order into a queue of bounded size. So a client is answered while
@@ -29,7 +29,7 @@ from penstock.walsender.sequencer import Sequencer
 _PORTIONS: Final = 8
 """Portions that wait to be sent."""
 _WAITING_BYTES: Final = 32 << 20
-"""Bytes of all portions that wait; a single row may have more."""
+"""Bytes of all portions that wait; a single row may be larger."""
 _BUNDLE_BYTES: Final = 4 << 20
 """Bytes of WAL that are decoded together, roughly."""
 _WAIT_S: Final = 0.5
@@ -42,9 +42,9 @@ class Portion:
     """Changes of ``relations`` that follow one another.
 
     There is one relation, except for TRUNCATE and messages of sessions. ``data`` has the rows. For
-    pgoutput they are whole messages, each a CopyData message with its header; for another output
-    plugin (``as_rows``) a stream of ``pipeline.change_columns``. ``described`` has the relations by
-    oid, for plugins that need more than pgoutput.
+    pgoutput ``data`` is whole messages, each a CopyData message with its header; for another output
+    plugin (``as_rows``) it is a stream of ``pipeline.change_columns``. ``described`` has the
+    relations by oid, for plugins that need more than pgoutput.
     """
 
     relations: tuple[Relation, ...]
@@ -142,7 +142,7 @@ class _Waiting(queue.Queue[Item]):
 
 
 class Feed:
-    """Items from the position ``start`` on. The caller closes it."""
+    """Items from the position ``start`` on. The caller closes the feed."""
 
     def __init__(
         self, catalog: Catalog, sequencer: Sequencer, source: ChangeSource, start: Lsn
@@ -189,7 +189,7 @@ class Feed:
                     self._put(FeedFailure(error))
 
     def _hand_out_all(self, executor: ThreadPoolExecutor) -> None:
-        """Decode a bundle of transactions while the one before is handed out."""
+        """Decode a bundle of transactions while the previous bundle is handed out."""
         decoded_to = self._at
         coming: Future[_Started] | None = None
         try:

@@ -1,10 +1,10 @@
-"""The tables that are followed: new ones are found, and dropped or replaced ones are removed.
+"""The tables that the node follows: find new tables, remove dropped and replaced ones.
 
 ``Following`` compares the warehouse's folders with the catalog, and knows the last version of each
-table in the log. If another log has replaced a table's, the table is dropped as by DROP TABLE, and
-the new log is another relation. Lost commits, which cannot be sent, get a position in the log of
-transactions: a stream that needs them fails there, and none skips them unnoticed. A table that
-cannot be read stays followed, since a missing table is not a DROP TABLE.
+table in the log. If another Delta log has replaced a table's, the table is dropped as by DROP
+TABLE, and the new log is another relation. Lost commits, which cannot be sent, get a position in
+the log of transactions: a stream that needs them fails there, and no stream skips them unnoticed. A
+table that cannot be read stays followed, since a missing table is not a DROP TABLE.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ CUTS_NAME = "the cuts of subscriptions"
 
 @dataclass(frozen=True, slots=True)
 class FollowedTables:
-    """The followed tables, and how far each is followed. ``tables`` are those with rows of their
-    own. ``made`` are oids of tables that uncommitted blocks create."""
+    """The followed tables, and the version up to which each is followed. ``tables`` are those with
+    rows of their own. ``made`` are oids of tables that uncommitted blocks create."""
 
     tables: tuple[LakeTable, ...]
     at: Mapping[int, Sequenced]
@@ -54,7 +54,7 @@ class FollowedTables:
 
 
 class Following:
-    """Follow tables, and drop those that were replaced. For one thread at a time."""
+    """The follower of tables, which drops replaced ones. For one thread at a time."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class Following:
         self._troubles = troubles
         self.logs = TableLogs(warehouse.storage)
         self.has_changed = False
-        """True after a table was dropped, and its successor must be looked for."""
+        """True if a table was dropped, so that its successor must be looked for."""
         self._known: _Known | None = None
 
     def check_logs(self) -> None:
-        """Look for logs that no longer have their next entry, or were replaced by other logs.
+        """Look for Delta logs that no longer have their next entry, or were replaced by other logs.
 
         Their tables are followed from now on. Commits in between cannot be sent any more; the log
         of transactions records that, and streams that need them fail there.
@@ -120,8 +120,8 @@ class Following:
         self.has_changed = True
 
     def gap(self, table: LakeTable, at: Sequenced, newest: int) -> None:
-        """Record that the commits between two versions are lost. Their entries are gone and were
-        not in the log of transactions yet."""
+        """Record that the commits between two versions are lost. Their Delta log entries are gone,
+        and the log of transactions does not have them yet."""
         log.error(
             'table "%s" was at version %d and its log goes on at %d: changes are missing',
             table.qualified_name,
@@ -138,7 +138,7 @@ class Following:
     def _append_lost(
         self, t: CatalogTransaction, table: LakeTable, at: Sequenced, then: Sequenced
     ) -> None:
-        """Give lost commits a position in the log, so no stream skips them unnoticed."""
+        """Give lost commits a position in the node's log, so no stream skips them unnoticed."""
         members = t.members()
         held = tuple(p.oid for p in members.publications if members.contains(p, table))
         # Even if no publication has the table, slots of output plugins see it.
@@ -183,7 +183,7 @@ class Following:
             raise StorageError(f'log entry {found.version} of table "{uri}" is empty, yet')
         version = found.version
         owner = followed.owners.get((schema, name))
-        if owner is not None:  # follow it from the last cut that has it
+        if owner is not None:  # follow the table from the last cut that has it
             self._cuts.refresh(followed.subscriptions)
             version = min(version, self._cuts.version(owner, uri, version))
         with self._catalog.write() as t:
@@ -215,7 +215,7 @@ class Following:
 
     @property
     def last(self) -> FollowedTables | None:
-        """The last result of ``followed``, updated by ``moved``; None if it must be called."""
+        """The last result of ``followed``, updated by ``moved``; None if it is out of date."""
         return None if self._known is None else self._known.followed
 
     def last_at(self, generation: int, end: Lsn) -> FollowedTables | None:
@@ -227,8 +227,8 @@ class Following:
         return known.followed
 
     def moved(self, at: Mapping[int, Sequenced], before: Lsn, end: Lsn) -> None:
-        """Note that the log went from ``before`` to ``end`` and moved these tables on. They need
-        not be read again, unless others have written to the log, too."""
+        """Note that the log went from ``before`` to ``end``, which brought these tables to ``at``.
+        They are read again only if others have written to the log, too."""
         known = self._known
         if known is None or known.end != before:
             self._known = None
@@ -241,7 +241,7 @@ class Following:
         self._known = None
 
     def goes_on(self, table: LakeTable, at: Sequenced, upto: int) -> bool:
-        """Tell whether the entries read belong to the followed table; if not, replace it."""
+        """Tell whether the entries read belong to the followed table; if not, replace the table."""
         with self._troubles.kept("log", table.qualified_name):
             if self.logs.goes_on(table, at, upto):
                 return True

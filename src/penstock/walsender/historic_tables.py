@@ -5,8 +5,8 @@ row if the table did not exist. Tables are read only when they are looked up, an
 each is kept.
 
 If the transaction changed the table, the table had the transaction's version. Otherwise it had the
-version at which the next transaction that changes it begins, or the newest one if there is none. A
-table did not exist if its metadata (createdTime) has a later time.
+version at which the next transaction that changes it begins, or else the newest version. A table
+did not exist if its metadata (createdTime) has a later time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HistoricTable:
 @dataclass(frozen=True, slots=True)
 class _Span:
     """A span of the log in which a table has ``version``. It begins after the transaction that ends
-    at ``since``, and ends with the one that ends at ``until``."""
+    at ``since``, and ends with the transaction that ends at ``until``."""
 
     since: Lsn
     until: Lsn
@@ -62,7 +62,7 @@ class _Schema:
 
 
 class HistoricTables:
-    """Look up tables for one call of a slot function, or one stream."""
+    """A look-up of tables, for one call of a slot function or one stream."""
 
     def __init__(self, warehouse: Warehouse, catalog: Catalog) -> None:
         self._warehouse = warehouse
@@ -123,7 +123,7 @@ class HistoricTables:
     def _versions(
         self, t: CatalogTransaction, transaction: LakeTransaction, oids: Iterable[int]
     ) -> dict[int, int]:
-        """Return versions by table oid; -1 or none for a table that did not exist."""
+        """Return versions by table oid; -1 or no item for a table that did not exist."""
         at = transaction.end
         found = {member.relation: member.to_version for member in transaction.members}
         missing = set()
@@ -148,7 +148,7 @@ class HistoricTables:
                         spans[member.relation] = _Span(at, later.end, member.from_version)
             place = page[-1].end
         if missing:
-            # The next transaction is not in the log yet, and may change any of them.
+            # The next transaction is not in the log yet, and may change any of these tables.
             until, sequenced = Lsn(max(place, at) + 1), t.transactions.sequenced()
             for oid in missing & sequenced.keys():
                 spans[oid] = _Span(at, until, sequenced[oid].version)
@@ -159,7 +159,7 @@ class HistoricTables:
         try:
             return self._state(table, version)
         except VersionGone:
-            # DROP TABLE removes files before its commit. A write waits for it, a read would not.
+            # DROP TABLE removes files before its commit. A write waits for it, a read does not.
             with self._catalog.write() as t:
                 if t.tables.find_oid(table.oid) is None:
                     return None
@@ -179,7 +179,7 @@ class HistoricTables:
 
     @staticmethod
     def _goes_on(known: _Schema, uri: str, version: int) -> bool:
-        """Tell whether the log still has the known version, and it is not after ``version``."""
+        """Tell whether the log still has the known version, which is not after ``version``."""
         at = known.state.version
         return known.uri == uri and at <= version and known.mark == entry_mark(uri, at)
 

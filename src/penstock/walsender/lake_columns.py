@@ -1,8 +1,8 @@
-"""A lake table's columns as PostgreSQL types, for publishing only, not for writing.
+"""A lake table's columns with PostgreSQL types, for publishing, not for writing.
 
-A table's state gives its columns by their PostgreSQL names, and the table at that version. A table
-that replication could not maintain (NOT NULL, generated columns) can still be published. A table
-with an unknown reader feature cannot.
+``columns_of`` reads the columns from a table's state, ``as_then`` returns the table at that
+version. A table that replication could not maintain (NOT NULL, generated columns) can still be
+published. A table with an unknown reader feature cannot.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from penstock.sql.builtin.type_cache import is_enum
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """A column of a lake table. ``delta`` is its name in the Delta table, and ``stored`` that in
+    """A column of a lake table. ``delta`` is its name in the Delta table, ``stored`` its name in
     the files, which differs if columns have been renamed. ``type`` is its Arrow type."""
 
     attribute: Attribute
@@ -79,9 +79,9 @@ def as_then(table: LakeTable, version: int, state: TableState, end: Lsn | None =
 
     With ``end``, return it as it was at the end of a transaction that did not change it.
 
-    The table may have had no identity, or one with columns that it lacked (only other writers cause
-    that). Then its present identity counts, if the version has its columns: the error asks users to
-    give the table an identity, so a later one must help.
+    The table may have had no replica identity, or one with columns that the version lacks (only
+    other writers cause that). Then the present identity counts, if the version has its columns: the
+    error asks users to give the table an identity, so an identity given later must help.
     """
     then = table.at(version) if end is None else table.at_end_of(end, version)
     if then is table:
@@ -89,7 +89,7 @@ def as_then(table: LakeTable, version: int, state: TableState, end: Lsn | None =
     try:
         held = {column.name for column in columns_of(state)}
     except FeatureNotSupported:
-        return then  # the error is reported when the columns are needed
+        return then  # the error is raised when the columns are needed
     if then.identity is not None and held.issuperset(then.identity):
         return then
     if table.identity is None or not held.issuperset(table.identity):
@@ -103,12 +103,12 @@ def as_then(table: LakeTable, version: int, state: TableState, end: Lsn | None =
 
 
 def columns_at(table: LakeTable, state: TableState) -> tuple[LakeColumn, ...]:
-    """Return the table's columns at a version, which can be published. Raises FeatureNotSupported
-    and NotInPrerequisiteState with the table's name."""
+    """Return the table's columns at a version. Raises FeatureNotSupported and
+    NotInPrerequisiteState, with the table's name, if they cannot be published."""
     try:
         columns = columns_of(state)
         for column in columns:
-            column_type(column)  # raises, as PostgreSQL has no arrays of arrays, for example
+            column_type(column)  # raises: PostgreSQL has no arrays of arrays, for example
     except FeatureNotSupported as error:
         raise FeatureNotSupported(
             f'cannot publish changes of table "{table.name}"', detail=error.message, hint=error.hint
@@ -132,7 +132,7 @@ def columns_at(table: LakeTable, state: TableState) -> tuple[LakeColumn, ...]:
 
 
 def schema_of(columns: Iterable[LakeColumn]) -> TableSchema:
-    """Return the schema that rows of sessions have."""
+    """Return the schema of rows that sessions write."""
     return TableSchema(tuple(Column(c.delta, c.attribute, c.type) for c in columns))
 
 
@@ -148,7 +148,7 @@ def table_column(column: LakeColumn) -> Attribute:
 
 
 def column_type(column: LakeColumn) -> tuple[int, int]:
-    """Return a column's (oid, typmod), as recorded, or else by its Arrow type."""
+    """Return a column's (oid, typmod), as recorded, or else derived from its Arrow type."""
     own = column.attribute
     return (own.type_oid, own.typmod) if own.type_oid else type_of_arrow(column.type)
 

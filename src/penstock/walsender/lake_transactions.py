@@ -1,8 +1,8 @@
 """The lake as a source of logical decoding: commits as transactions of a reorder buffer.
 
-``LakeTransactions`` has transactions of the log decoded to rows (``decoding``), and turns them into
-items for ``penstock.decoding``. Changes are read when the plugin needs them. All changes of a
-transaction have the LSN of its begin, since a commit has no order among its tables.
+``LakeTransactions`` lets ``decoding`` decode transactions of the node's log to rows, and turns
+these into items for ``penstock.decoding``. Changes are read when the plugin needs them. All changes
+of a transaction have the LSN of its begin, since a commit has no order among its tables.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Decoded = RowBatch | TruncateChange | MessageChange
 
 
 class LakeTransactions:
-    """Turn transactions into items, for one call of a slot function or one stream."""
+    """A converter of transactions into items, for one call of a slot function or one stream."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class LakeTransactions:
         catalogs: Callable[[LakeTransaction], Catalogs] | None = None,
     ) -> None:
         """Take a source of rows with descriptions of their tables, or of pgoutput messages.
-        ``two_phase_at`` is that of the source. ``catalogs`` returns the catalogs as they were at a
-        transaction; it is cheap, since they are read only when they are asked."""
+        ``two_phase_at`` is the source's option. ``catalogs`` returns the catalogs as they were at a
+        transaction; it is cheap, since catalogs are read only when a plugin asks."""
         self.source: Final = source
         self._catalogs = catalogs
         self._two_phase_at = two_phase_at
@@ -93,8 +93,8 @@ class LakeTransactions:
                 yield self.portion(change, transaction)
 
     def portion(self, portion: Portion, transaction: LakeTransaction) -> Decoded:
-        """Decode a portion. Its changes have the LSN of the transaction's begin, and messages that
-        of the end of their records."""
+        """Decode a portion. Its changes have the LSN of the transaction's begin, messages the LSN
+        at the end of their records."""
         if portion.message is not None:
             return portion.message
         lsn = transaction.begin

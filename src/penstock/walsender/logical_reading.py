@@ -49,8 +49,8 @@ Process = Callable[[Sequence[LakeTransaction]], Generator[Output | Lsn, None, No
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """A call of ``function``. ``binary``: it returns bytes. ``confirm``: it moves the slot.
-    ``upto_lsn`` None reads to the end; ``upto_nchanges`` None reads any number of rows."""
+    """A call of ``function``. ``binary``: it returns bytes. ``confirm``: it moves the slot. Without
+    ``upto_lsn`` it reads to the end, without ``upto_nchanges`` any number of rows."""
 
     function: str
     binary: bool
@@ -63,9 +63,9 @@ class SlotRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogicalReading:
-    """The parts of the node that calls and streams need. ``plugin`` finds a plugin by name or
-    raises PenstockError. ``version`` is the major version that the node reports. ``catalogs``
-    returns a function through which output plugins see the catalogs at a transaction."""
+    """The node's parts that calls and streams need. ``plugin`` finds a plugin by name or raises
+    PenstockError. ``version`` is the major version that the node reports. ``catalogs`` returns a
+    function through which output plugins see the catalogs at a transaction."""
 
     catalog: Catalog
     sequencer: Sequencer
@@ -80,7 +80,7 @@ class LogicalReading:
     def context(
         self, slot: Slot, options: Options, *, binary: bool, interrupt: Callable[[], None]
     ) -> LogicalDecodingContext:
-        """CreateDecodingContext: return a context to enter; ``binary``: the reader takes bytes.
+        """CreateDecodingContext: return a context manager; ``binary``: the reader takes bytes.
         Raises PenstockError if the plugin is gone or may not be used any more."""
         return LogicalDecodingContext(
             self.plugin(slot.plugin),
@@ -116,7 +116,7 @@ class LogicalReading:
         cancelled: Callable[[], None],
         others: Sequence[SlotCall] = (),
     ) -> SlotCall:
-        """Begin a call; ``others`` are other calls of its query. ``cancelled`` raises if the
+        """Begin a call; ``others`` are the query's other calls. ``cancelled`` raises if the
         statement must end. Raises PenstockError if there is no such slot, another session has it,
         or its plugin refuses."""
         name = request.slot_name
@@ -172,10 +172,10 @@ class SlotCall:
             )
 
     def succeed(self) -> None:
-        """Move the slot, since the query reads nothing more. Rows that it did not fetch count as
-        read, as in a server, whose functions return all rows before the query sees the first one. A
-        query that fetched none (LIMIT 0, WHERE false) has not called the function; clients ask for
-        the columns this way. The new position is durable when the client has the rows."""
+        """Move the slot, since the query reads no more rows. Rows that it did not fetch count as
+        read, as on a server, whose functions return all rows before the query sees one. A query
+        that fetched no row (LIMIT 0, WHERE false) has not called the function; clients ask for the
+        columns this way. The new position is durable when the client has the rows."""
         if not self._request.confirm or not self._called:
             return
         for output in self._outputs():
@@ -209,8 +209,8 @@ class SlotCall:
                 self._output.close()
 
     def _started(self, held: ExitStack, cancelled: Callable[[], None]) -> Process:
-        """Start the plugin with the options, and return what processes transactions. Raises
-        PenstockError, 0A000 if a function for text gets binary output."""
+        """Start the plugin with the options, and return the function that processes transactions.
+        Raises PenstockError; 0A000 if a function for text gets binary output."""
         request, reading = self._request, self._reading
         context = held.enter_context(
             reading.context(self._slot, request.options, binary=request.binary, interrupt=cancelled)
@@ -234,7 +234,7 @@ class SlotCall:
             )
 
     def _outputs(self) -> Iterator[Output]:
-        """Return the only generator of output; each reader continues where the last one stopped."""
+        """Return the call's one generator of output; a reader continues where the last stopped."""
         if self._output is None:
             self._at = max(self._at, self.hold.start(self))
             self._output = self._whole()
@@ -285,7 +285,7 @@ def slot_options(given: Sequence[str | None] | None) -> tuple[tuple[str, str], .
     return tuple(zip(texts[::2], texts[1::2], strict=True))
 
 
-# The calls of one query that read one slot, which they hold together.
+# The calls of one query that read the same slot, and hold it together.
 #
 # Each call begins to read after the rows that earlier calls have read, as in a server, which runs
 # one function after the other. The last call to be closed releases the slot.

@@ -1,7 +1,7 @@
 """Errors for a stream whose changes are gone for good.
 
-Either changes at a position of the log are lost, or the store's error says that a version is gone.
-The hint says how the slot's reader (a subscriber, or an output plugin's client) recovers.
+Either the node's log has a mark that changes are lost, or an error says that a version is gone. The
+hint says how the slot's reader (a subscriber, or an output plugin's client) recovers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAKE_AGAIN: Final = (
 
 
 def lost(member: Member, *, plugin: bool) -> RequiredChangesRemoved:
-    """Return the error for a table that was replaced, or whose log has a gap or went back.
+    """Return the error for a table that was replaced, or whose Delta log has a gap or went back.
     ``plugin``: the slot is an output plugin's."""
     if member.lost_to is not None and member.from_version != member.to_version:
         return RequiredChangesRemoved(
@@ -41,7 +41,7 @@ def lost(member: Member, *, plugin: bool) -> RequiredChangesRemoved:
 
 
 def removed(error: VersionGone, *, plugin: bool) -> RequiredChangesRemoved:
-    """Return the error for a version that is gone, or some of whose files are."""
+    """Return the error for a version that is gone, or has lost some of its files."""
     again = (
         MAKE_AGAIN
         if plugin
@@ -50,6 +50,6 @@ def removed(error: VersionGone, *, plugin: bool) -> RequiredChangesRemoved:
     return RequiredChangesRemoved(
         _MESSAGE,
         detail=f"{error.message}: log retention or VACUUM has removed it.",
-        hint=f"{again} Keep logs and files longer by delta.logRetentionDuration and "
-        "delta.deletedFileRetentionDuration.",
+        hint=f"{again} Raise delta.logRetentionDuration and delta.deletedFileRetentionDuration to "
+        "keep logs and files longer.",
     )

@@ -1,11 +1,11 @@
 """Tables that a subscription maintains, and the commits of others to them.
 
-``walk`` reads the logs of such tables from their positions in the log of transactions. Each commit
-of others before the subscription's first one is a transaction of its own, without an origin or with
-its writer's. So a row written here is sent to every subscriber as soon as it is committed, with
-origin = none too. ``cut_commits`` handles the subscription's own commits: a cut has all of them or
-none. If a crash has left such commits without a cut, and others have committed between them, the
-cut is divided (``in_turn``). A commit's marker identifies its writer.
+``walk`` reads the Delta logs of such tables from their versions in the log of transactions. Each
+commit of others before the subscription's first commit is a transaction of its own, without an
+origin or with its writer's. So a row written here is sent to every subscriber as soon as it is
+committed, even with origin = none. ``cut_commits`` handles the subscription's own commits: a cut
+has all of them or none. If a crash has left such commits without a cut, and others have committed
+between them, the cut is divided (``in_turn``). A commit's marker identifies its writer.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class CutMember:
 def origin_of(
     applied: tuple[str, Lsn] | None, subscriptions: Sequence[Subscription]
 ) -> tuple[str | None, Lsn | None]:
-    """Return origin and LSN of one commit. For a subscription that was dropped or is another
-    node's, only the appId is known."""
+    """Return origin and LSN of one commit. Of a subscription that was dropped, or of another node,
+    only the appId is known."""
     if applied is None:
         return None, None
     app_id, lsn = applied
@@ -51,7 +51,7 @@ def origin_of(
 class OwnedTable:
     """A table with the oid of its subscription. ``others`` are the commits of others that come
     first, and ``at`` is the table's place after them. ``mixed`` is the version of the first commit
-    of others that comes after one of the subscription, None if there is none."""
+    of others that follows a commit of the subscription, None if there is none."""
 
     table: LakeTable
     owner: int
@@ -62,8 +62,8 @@ class OwnedTable:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Consecutive commits of tables. ``others``: it is one commit of somebody else. ``lsn``: the
-    position of the subscription's last commit, None for the cut's."""
+    """Consecutive commits of tables. ``others``: they are one commit of another writer. ``lsn``:
+    the position of the subscription's last commit; None: the cut's position."""
 
     commits: tuple[tuple[CutMember, tuple[TableCommit, ...]], ...]
     others: bool = False
@@ -73,9 +73,9 @@ class Turn:
 def in_turn(
     parts: Sequence[tuple[CutMember, Sequence[TableCommit]]], app_id: str
 ) -> Iterator[Turn]:
-    """Yield the commits of a cut in an order that keeps each table's own. Each commit of others is
-    a turn of its own. The subscription's commits before it come first, up to the same position in
-    every table."""
+    """Yield the commits of a cut, keeping each table's order. Each commit of others is a turn of
+    its own. The subscription's commits before it come first, up to the same position in every
+    table."""
     left = [(member, list(commits)) for member, commits in parts]
     while first := min(filter(None, map(partial(_next_of_others, app_id), left)), default=None):
         lsn, oid = first
@@ -121,7 +121,7 @@ def _next_of_others(
 
 @dataclass(frozen=True, slots=True)
 class OwnedTables:
-    """The tables with owners that could be read."""
+    """The tables that have an owner and could be read."""
 
     tables: Sequence[OwnedTable]
 
@@ -147,7 +147,7 @@ class OwnedTables:
 
     def before(self, moments: Mapping[int, int]) -> dict[int, list[PendingTransaction]]:
         """Return the commits of others, by table oid. ``moments``: the times that order the cuts of
-        these tables. Commits that a table's log has before a cut precede it, whatever their
+        these tables. Commits that precede a cut in a table's log stay before it, whatever their
         writers' clocks."""
         return {
             owned.table.oid: [

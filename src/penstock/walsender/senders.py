@@ -33,7 +33,7 @@ class Totals:
     """The counts of what was sent from a slot. ``bytes`` include the headers of messages.
 
     ``streamed``, ``blocks`` and ``streamed_bytes`` count large transactions sent in blocks, which
-    are among the others.
+    the other counts include.
     """
 
     transactions: int = 0
@@ -63,7 +63,7 @@ class Senders:
             return _sum(self._ended.get(slot, Totals()), states)
 
     def forget(self, slot: str) -> None:
-        """Drop the counts of a name, which a new slot has now."""
+        """Drop the counts of a slot's name, since a new slot has it now."""
         with self._lock:
             self._ended.pop(slot, None)
 
@@ -78,7 +78,7 @@ class Senders:
         address: str,
         port: int,
     ) -> Iterator[None]:
-        """Count a stream as running while the block runs."""
+        """Count a stream as running while the ``with`` block runs."""
         sender = Sender(pid, role, application_name, address, port, time.time(), state)
         with self._lock:
             self._running[pid] = sender

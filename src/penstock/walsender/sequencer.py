@@ -4,9 +4,9 @@ The sequencer reads the logs of the warehouse's tables and the cuts of this node
 records transactions in the catalog, each durable before anybody sees it, and wakes their streams.
 
 Delta orders the commits of one table and knows no order between tables, and writers need not know
-of the node. So the order is decided here, once, and recorded: a commit that has a position keeps
-it. A table is followed from the version at which it is first seen. A snapshot at a position has,
-for each table, the last version in the log up to there.
+of the node. So the order is decided here, once, and recorded: a commit keeps its position for ever.
+A table is followed from the version at which it is first seen. A snapshot at a position has, for
+each table, the last version in the log up to there.
 
 From Delta commits to positions (``step``; one thread at a time, in any process):
 
@@ -104,14 +104,14 @@ from penstock.walsender.two_phase import (
 log = logging.getLogger(__name__)
 
 _DISCOVERY_INTERVAL_S: Final = 5.0
-"""Seconds between two listings of the warehouse; statements and new slots list it at once."""
+"""Seconds between two listings of the warehouse; statements and new slots cause one at once."""
 _TRIES: Final = 10
 """Attempts of one step while other processes are quicker; then the next step continues."""
 _LAST: Final = 1 << 62
 """A version that no table reaches."""
 _CUTS_WORK: Final = "cuts"
 _CUTS: Final = -1
-"""The key of subscriptions' commits, among the oids of tables."""
+"""The key of subscriptions' commits, where other keys are oids of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Sequencer:
         begun = self._begun
         with self._lock:
             if self._ended > begun and not discover:
-                return  # another thread has looked while this one waited for the lock
+                return  # another thread has made a step while this one waited for the lock
             self._begun += 1
             if discover or self._is_discovery_due():
                 self._following.has_changed = False
@@ -165,7 +165,7 @@ class Sequencer:
                 failpoint(AFTER_SEQUENCE)
                 stale += not appended
                 if appended and not (self._mixed and any(item.of_cut for item in found)):
-                    break  # otherwise commits of others follow the cut, and maybe more cuts
+                    break  # if not: commits of others follow the cut, and maybe more cuts
             self._watch()
             self._ended = self._begun
         self._told(self._following.end)
@@ -204,33 +204,34 @@ class Sequencer:
 
     @property
     def end(self) -> Lsn:
-        """The end of the log that streams were woken for."""
+        """The end of the log for which streams were woken last."""
         return self._end
 
     @contextmanager
     def one_transaction(self) -> Iterator[None]:
-        """Hold off steps while the block commits a group, so one step finds the whole group."""
+        """Hold off steps while the ``with`` block commits a group: one step must find all of it."""
         with self._lock:
             yield
 
     @contextmanager
     def recording(self) -> Iterator[tuple[CatalogTransaction, int]]:
-        """Open a write of the catalog that puts records into the log; yield it and their time. Use
-        it within ``one_transaction``. Streams are woken when the records are durable."""
+        """Open a write of the catalog that puts records into the log; yield it and the records'
+        time. Use it within ``one_transaction``. Streams are woken when the records are durable."""
         with self._catalog.write() as t:
             yield t, self._times.next(t, now())
-        with suppress(StorageError):  # the records are durable; the next step tells of them
+        with suppress(StorageError):  # the records are durable; the next step wakes the streams
             self._tell()
 
     def follows_each_commit(self, relations: Collection[int]) -> bool:
-        """Tell whether each commit to these tables is a transaction. It is if no subscription
-        maintains one of them."""
+        """Tell whether each commit to these tables is a transaction: no subscription maintains any
+        of them."""
         return {table.oid for table in self._following.followed().own()} >= set(relations)
 
     def end_blocks(self) -> None:
-        """Put committed blocks into the log whose commits cannot be found any more, because their
-        tables or entries of their logs are gone. Streams that have sent the PREPARE send COMMIT
-        PREPARED, and streams with messages send the blocks' messages. Raises the catalog's errors.
+        """Put committed blocks into the node's log if their commits cannot be found any more,
+        because their tables or Delta log entries are gone. Streams that have sent the PREPARE then
+        send COMMIT PREPARED, and streams with messages send the blocks' messages. Raises the
+        catalog's errors.
         """
         with self._catalog.read() as t:
             waiting = waiting_for_commits(t)
@@ -258,8 +259,8 @@ class Sequencer:
         return Position(end, {oid: sequenced.version for oid, sequenced in at.items()})
 
     def _unmoved(self) -> Position | None:
-        """Return the end of the log if it has all commits of all tables and cuts. So a statement
-        need not wait for committers. None if only a step can decide that."""
+        """Return the end of the log if it has all commits of all tables and cuts, so that a
+        statement need not wait for a step. None if only a step can decide that."""
         with self._catalog.read() as t:
             generation, end = t.generation(), t.transactions.end()
         followed = self._following.last_at(generation, end)
@@ -271,8 +272,8 @@ class Sequencer:
         return None if self._cuts.has_grown(followed.subscriptions) else Position(end, versions)
 
     def wait(self, beyond: Lsn, timeout_s: float, stopping: threading.Event | None = None) -> bool:
-        """Wait until the log reaches beyond ``beyond``, and tell whether it does. Set ``stopping``
-        and call ``wake`` to end the wait."""
+        """Wait until the log goes beyond ``beyond``, and tell whether it does. Set ``stopping`` and
+        call ``wake`` to end the wait."""
 
         def over() -> bool:
             return self._end > beyond or (stopping is not None and stopping.is_set())
@@ -320,13 +321,13 @@ class Sequencer:
         cuts_grown = self._cuts.has_grown(followed.subscriptions) or self.troubles.of(_CUTS_WORK)
         if cuts_grown:
             with self.troubles.kept(_CUTS_WORK, CUTS_NAME):
-                # Cuts are read before the logs, which then have all that cuts name.
+                # Cuts are read before the tables' logs, which then have all that cuts name.
                 self._cuts.refresh(followed.subscriptions)
         grown = self._looks.grown(followed)
         if not (grown or cuts_grown):
             return []
         by_oid = {table.oid: table for table in followed.tables}
-        # The first of the two looks that ``commit_order`` needs; the second one is below.
+        # The first of the two passes that ``commit_order`` needs; the second is below.
         first = self._looks.own(followed, grown)
         own = {oid: found for oid, found in first.items() if found}
         owned = self._looks.owned(followed, grown)
@@ -401,7 +402,7 @@ class Sequencer:
                 messages = t.block_messages.take(item.blocks)
                 if not members and prepared is None and not messages:
                     continue
-                # OPTIMIZE and the like are not sent, but the next commit starts from their version.
+                # OPTIMIZE and the like are not sent, but the next commit starts at their version.
                 if not item.changes and prepared is None and not messages:
                     for member in members:
                         t.transactions.advance(member.relation, member.to_version, member.table_id)
@@ -448,8 +449,7 @@ def _of_cut(subscription: int, cut: Cut, turn: Turn) -> PendingTransaction:
 # all later commits of its tables. So the log never has half a block.
 #
 # Commits of others between those of the block go before or after the block, as in the tables' own
-# logs. Commits between a commit of the block and the one that takes it back become a part of the
-# block.
+# logs. Commits between a commit of the block and its undoing commit become part of the block.
 
 _NONE: Final[Mapping[str, Collection[int]]] = {}
 
@@ -457,9 +457,9 @@ _NONE: Final[Mapping[str, Collection[int]]] = {}
 def waited_for(
     found: Sequence[PendingTransaction], followed: Collection[int]
 ) -> dict[str, set[int]]:
-    """Return, for each incomplete block, oids of the tables whose commits it lacks. If some of its
-    commits were taken back, these are the tables whose commits were not taken back yet.
-    ``followed``: oids of the tables of which every commit is read."""
+    """Return, for each incomplete block, oids of the tables whose commits it lacks; if some of its
+    commits were taken back, oids of the tables whose commits were not taken back yet. ``followed``:
+    oids of the tables of which every commit is read."""
     blocks: dict[str, list[PendingTransaction]] = defaultdict(list)
     for item in found:
         if item.block and item.group is not None:
@@ -474,7 +474,7 @@ def whole_blocks(
     lost: Mapping[str, Collection[int]] = _NONE,
 ) -> list[PendingTransaction]:
     """Return ``found`` without incomplete blocks. ``waiting`` comes from ``waited_for``; ``lost``
-    has those of its tables that need not be waited for any more, by block."""
+    has, by block, the tables that need not be waited for any more."""
     unfinished = {
         group for group, relations in waiting.items() if set(relations) - set(lost.get(group, ()))
     }
@@ -521,7 +521,7 @@ class _Span:
         for place, item in enumerate(self.items):
             relations = _relations(item)
             own = item.group == self.group
-            if own and relations & ended:  # two transactions would each have to precede the other
+            if own and relations & ended:  # two transactions would each have to come first
                 return [self._one(self.items)]
             if own or (relations & begun and relations & self._own_relations(place + 1)):
                 self.within.append(item)
@@ -541,11 +541,11 @@ class _Span:
         members = by_relation(member for item in items for member in item.members)
         last = next(item for item in reversed(items) if item.group == self.group)
         # A block that was taken back changes nothing, and its tables' next commits start after it.
-        # Others may have rewritten its files meanwhile, even by OPTIMIZE, which must count then.
+        # Others may have rewritten its files meanwhile, even by OPTIMIZE, which then must count.
         others = [item for item in items if item.group != self.group]
         own = [item for item in items if item.group == self.group]
         undone = _undone(own)
-        # If a log has lost a commit or the one that takes it back, the other is a change.
+        # If a log has lost a commit or its undoing commit, the other one is a change.
         taken_back = undone == _put([item for item in own if not item.undone])
         blocks = frozenset[str]().union(*(item.blocks for item in items))
         return replace(
@@ -567,23 +567,23 @@ def _relations(item: PendingTransaction) -> set[int]:
     return {member.relation for member in item.members}
 
 
-# Blocks whose commits to a table are gone from its log; their other tables must go on.
+# Blocks some of whose commits are gone from a table's log; their other tables must go on.
 #
 # ``LostBlocks`` finds the tables of an incomplete block that need not be waited for. A block is
 # over once the catalog has no record of it: commits that its tables' logs still lack will never be
 # put. If such a log has a gap, the gap is put into the log of transactions before the rest of the
-# block. So a stream of both tables stops there, and no stream sends half a block.
+# block. So a stream of all the block's tables stops there, and no stream sends half a block.
 
 
 class LostBlocks:
-    """Find the blocks that lost commits. For one thread at a time."""
+    """A search for blocks that lost commits. For one thread at a time."""
 
     def __init__(self, catalog: Catalog, following: Following, troubles: Troubles) -> None:
         self._catalog = catalog
         self._following = following
         self._troubles = troubles
         self._over: frozenset[str] = frozenset()
-        """Blocks that were over before this look at the logs."""
+        """Blocks that were over before the logs were read this time."""
 
     def lost(
         self,
@@ -618,8 +618,8 @@ class LostBlocks:
         return found
 
     def _put(self, table: LakeTable, at: Sequenced, group: str) -> int | None:
-        """Return how many commits of the block the log has after ``at``. None if the log cannot be
-        read now. A gap in it is put into the log of transactions first."""
+        """Return how many commits of the block the table's log has after ``at``. None if this log
+        cannot be read now. A gap in it is put into the log of transactions first."""
         logs = self._following.logs
         if not logs.same(table, at):
             return None  # ``check_logs`` will replace the table
@@ -628,7 +628,7 @@ class LostBlocks:
             last, count = commit.version, count + (commit.group == group)
         if logs.has_entry(table, last + 1):
             return None  # the entry has come meanwhile
-        newest = logs.newest(table)  # a listing, as nothing else shows a gap
+        newest = logs.newest(table)  # a listing, since nothing else shows a gap
         if newest > last:
             if not logs.has_entry(table, last + 1):
                 self._following.gap(table, at, newest)
@@ -641,20 +641,20 @@ class LostBlocks:
 # ``TableLooks`` reads the commits after the last version of each table in the log. ``commit_order``
 # decides the order between tables.
 #
-# If nothing is new, a look takes one system call for each table in a local folder, and one request
+# If nothing is new, this takes one system call for each table in a local folder, and one request
 # for each table in an object store. Otherwise only new commits are read.
 
 _COMMITS: Final = "commits"
 _LATELY_S: Final = 60.0
 """Seconds for which a table that has changed is likely to change again."""
 _FEW: Final = 16
-"""Up to this number of tables, all are watched, even if they have not changed lately."""
+"""Up to this number of tables, all tables are watched, even if they have not changed lately."""
 _MANY: Final = 100
-"""The largest number of watched tables, the ones that have changed last."""
+"""The largest number of watched tables: those that changed last."""
 
 
 class TableLooks:
-    """Look for new commits of tables. For one thread at a time."""
+    """A reader of new commits of tables. For one thread at a time."""
 
     def __init__(self, logs: TableLogs, troubles: Troubles) -> None:
         self._logs = logs
@@ -681,7 +681,7 @@ class TableLooks:
     def again(
         self, followed: FollowedTables, before: Mapping[int, Sequence[PendingTransaction]]
     ) -> dict[int, list[PendingTransaction]]:
-        """Look at all such tables again, for commits after those found ``before``."""
+        """Read all these tables again, for commits after those found ``before``."""
         tables = list(followed.own())
         at = {
             table.oid: before[table.oid][-1].members[0].to_version
@@ -735,12 +735,12 @@ class TableLooks:
         return OwnedTables(found)
 
     def changed(self, relations: Iterable[int]) -> None:
-        """Note that the log of transactions has new commits of these tables."""
+        """Note that the node's log has new commits of these tables."""
         self._changed |= dict.fromkeys(relations, time.monotonic())
 
     def watched(self, followed: FollowedTables) -> tuple[str, ...]:
-        """Return the paths of the next entries of tables that have changed lately. A table is left
-        out if its next entry exists already, but waits for something else."""
+        """Return the paths of the next log entries of tables that have changed lately. A table is
+        left out if its next entry exists, but waits for something else."""
         since = time.monotonic() - _LATELY_S
         lately = sorted((at, oid) for oid, at in self._changed.items() if at >= since)[-_MANY:]
         self._changed = {oid: at for at, oid in lately}
@@ -762,9 +762,9 @@ class TableLooks:
 
 _UPKEEP_INTERVAL_S: Final = 30.0
 _GLANCES: Final = 5
-"""Glances between two steps, if some system calls can tell whether there are new commits."""
+"""Glances (``has_news``) between two steps, where system calls can show new commits."""
 _SHORTEST_S: Final = 0.005
-"""Seconds between two glances at least, unless the interval is shorter."""
+"""The fewest seconds between two glances, unless the interval is shorter."""
 _SHARE: Final = 0.02
 """The share of a core for steps that find nothing; expensive steps are made less often."""
 _LONGEST_S: Final = 0.25
@@ -772,8 +772,8 @@ _LONGEST_S: Final = 0.25
 
 
 class SequencerThread:
-    """Step again and again, and call ``upkeep`` now and then. An error is logged once, and the step
-    is tried again."""
+    """A thread that steps again and again, and calls ``upkeep`` now and then. An error is logged
+    once, and the step is tried again."""
 
     def __init__(
         self, sequencer: Sequencer, interval_s: float, upkeep: Callable[[], None] = lambda: None

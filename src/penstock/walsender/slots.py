@@ -1,9 +1,9 @@
-"""Replication slots of the node: created, held by one session at a time, moved, dropped (slot.c).
+"""The node's replication slots: create, hold for one session at a time, move, drop (slot.c).
 
 Sessions are known by their pids. Slots survive the node's end, except temporary ones, which exist
 only in this object and end with their session. A confirmed position is in the catalog before anyone
-relies on it. The position that SQL functions have read up to counts here at once, and is durable
-when their client has the rows. ``slot_checks`` decides who may use slots and how they are named.
+relies on it. A position that SQL functions have read up to counts at once, and is durable when
+their client has the rows. ``slot_checks`` decides who may use slots and how they are named.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class SlotState:
 
 @dataclass(slots=True)
 class _Read:
-    """The position up to which a session's statements have read a slot, not durable. ``sent`` is
-    the position up to which the rows were sent. ``unsent`` is the position of a statement that
-    still holds the slot, since some of its rows were not sent."""
+    """How far a session's statements have read a slot; not durable. ``sent``: the rows up to this
+    position were sent. ``unsent``: the position of a statement that still holds the slot, since
+    some of its rows were not sent."""
 
     pid: int
     sent: Lsn | None = None
@@ -88,8 +88,8 @@ class Slots:
     ) -> None:
         """Take the node's parts. ``begin_again`` gets the name of each new slot, to reset its
         counts. ``plugin`` finds an output plugin by its name or raises PenstockError.
-        ``check_warehouse`` raises if the warehouse is not there: missing files then do not mean
-        lost changes."""
+        ``check_warehouse`` raises if the warehouse is away: missing files then do not mean lost
+        changes."""
         self._check_warehouse = check_warehouse
         self._begin_again = begin_again
         self.plugin = plugin
@@ -132,8 +132,8 @@ class Slots:
         self._try(plugin, name, two_phase=two_phase)
         if temporary and failover:
             raise FeatureNotSupported("cannot enable failover for a temporary replication slot")
-        # A table that nobody knew until now is in no snapshot, so look for it first. This may take
-        # time; it is outside the lock, so users of other slots need not wait.
+        # A table that is not followed yet is in no snapshot, so look for new tables first. This may
+        # take time; it is outside the lock, so users of other slots need not wait.
         self.sequencer.step(discover=True)
         with self._lock, self._catalog.write() as t:
             position = Position(t.transactions.end(), t.transactions.versions())
@@ -155,9 +155,9 @@ class Slots:
     def copy(
         self, source: str, name: str, *, pid: int, temporary: bool | None, plugin: str | None
     ) -> Lsn:
-        """Make a slot at the position of another one, which may be in use; return the position.
-        (pg_copy_logical_replication_slot.) If ``temporary`` or ``plugin`` is None, it is as the
-        other's. Raises as ``create``, and PenstockError (42704, 55000)."""
+        """Make a slot at the position of another slot, which may be in use; return the position
+        (pg_copy_logical_replication_slot). A ``temporary`` or ``plugin`` of None is copied too.
+        Raises as ``create``, and PenstockError (42704, 55000)."""
         with self._lock:
             self._to_copy(source)
         check_name(name)
@@ -206,12 +206,12 @@ class Slots:
 
     @contextmanager
     def held(self, name: str, pid: int, *, version: int) -> Iterator[Slot]:
-        """Hold a slot for one session while the block runs.
+        """Hold a slot for one session in the ``with`` block.
 
         Raises ObjectInUse, UndefinedObject, and 55000 if the slot is invalidated. A slot that was
         dropped just before the node was killed comes back, since its client may not know that the
-        drop succeeded. If another session's statements have read the slot, it begins after all rows
-        that they were sent.
+        drop succeeded. If another session's statements have read the slot, it begins after their
+        rows.
         """
         with self._lock:
             try:
@@ -248,9 +248,9 @@ class Slots:
                 return t.slots.confirm(name, flush, flush).confirmed_flush_lsn
 
     def read_up_to(self, name: str, at: Lsn, *, pid: int) -> None:
-        """Note that a session's statement has read a slot that it holds up to ``at``. It holds the
-        slot until its rows are sent (``answered``). As in a server, the position counts at once.
-        After a crash the rows are read again unless their client is known to have them (``heard``).
+        """Note that a session's statement has read its held slot up to ``at``. It holds the slot
+        until its rows are sent (``answered``). As in a server, the position counts at once. After a
+        crash the rows are read again unless their client is known to have them (``heard``).
         """
         if name in self._temporary:
             self.confirm(name, at)
@@ -283,8 +283,8 @@ class Slots:
                     self._save(name)
 
     def take_back(self, pid: int, *, sent: bool) -> None:
-        """Move slots back to before rows that the session's statements have read and its client
-        does not have. With ``sent`` (the connection is broken), sent rows count as not received."""
+        """Move slots back: undo the session's reading of rows that its client does not have. With
+        ``sent`` (the connection is broken), sent rows count as not received."""
         if not self._has_read(pid):
             return
         with self._lock:
@@ -298,7 +298,7 @@ class Slots:
                     del self._read[name]
 
     def _has_read(self, pid: int) -> bool:
-        """Tell whether a session has read a slot; no lock, as each statement asks this."""
+        """Tell whether a session has read a slot; without the lock, since each statement asks."""
         return any(read.pid == pid for read in tuple(self._read.values()))
 
     def _as_read(self, slot: Slot) -> Slot:
@@ -329,8 +329,8 @@ class Slots:
 
     def two_phase_at(self, slot: Slot, start: Lsn, *, twophase: bool) -> Lsn | None:
         """Return the position from which PREPAREs are sent, None without ``twophase``. The slot is
-        held and read from ``start`` on. If it has not sent PREPAREs yet, it does from ``start`` on,
-        and later calls cannot change that (CreateDecodingContext)."""
+        held and read from ``start`` on. If it has not sent PREPAREs yet, it sends them from
+        ``start`` on, and later calls cannot change that (CreateDecodingContext)."""
         if not twophase:
             return None
         if slot.two_phase and slot.two_phase_at is not None:
@@ -348,11 +348,11 @@ class Slots:
 
     @contextmanager
     def decoded(self, name: str) -> Iterator[None]:
-        """Run a block that decodes for a held slot; invalidate the slot if its changes are gone."""
+        """Run the ``with`` block, which decodes a held slot; invalidate it if changes are gone."""
         try:
             yield
         except RequiredChangesRemoved:
-            self._check_warehouse()  # if it raises, the warehouse is away, and nothing is lost
+            self._check_warehouse()  # raises if the warehouse is away; then no changes are lost
             self.invalidate(name, WAL_REMOVED)
             raise
 
@@ -412,7 +412,7 @@ class Slots:
         cancelled: Callable[[], bool],
         until_told: bool = False,
     ) -> None:
-        """Drop a slot (DROP_REPLICATION_SLOT); ``wait``: until nobody holds it. Raises ObjectInUse.
+        """Drop a slot (DROP_REPLICATION_SLOT); ``wait`` until nobody holds it. Raises ObjectInUse.
 
         With ``until_told``, the slot can still be started if the node is killed before the session
         has ended.
@@ -435,10 +435,10 @@ class Slots:
             del self._active[name]
 
     def end_session(self, pid: int) -> None:
-        """Remove the session's temporary slots and the rest of those that it has dropped."""
+        """Remove the session's temporary slots, and the rows of slots that it has dropped."""
         with self._lock:
             for name in [n for n, owner in self._dropped.items() if owner == pid]:
-                # A session must end even without the store; all that stays is a row nobody sees.
+                # A session must end even without the store; only a row that nobody sees stays.
                 with suppress(StorageError), self._catalog.write() as t:
                     t.slots.forget(name)
                     del self._dropped[name]
@@ -479,9 +479,10 @@ class Slots:
 
 # Slots that fall behind the retention of Delta tables.
 #
-# The node's log gets a warning about such a slot while there is time to act. A slot that nobody
+# The server log gets a warning about such a slot while there is time to act. A slot that nobody
 # reads is invalidated if its oldest commit is older than ``max_slot_keep_age``. The node cannot
-# keep files from removal: others run VACUUM and log cleanup, and obey only the tables' properties.
+# prevent the removal of files: others run VACUUM and log cleanup, and obey only the tables'
+# properties.
 
 _RETENTIONS: Final = {
     "delta.logRetentionDuration": "interval 30 days",
@@ -490,8 +491,8 @@ _RETENTIONS: Final = {
 
 
 class Retention:
-    """Watch the age of the commits that slots still need. An unread slot is invalidated if such a
-    commit is older than ``max_keep_age_s`` seconds (0: never). ``now`` returns seconds since the
+    """A watch over the age of the commits that slots still need. An unread slot is invalidated if
+    such a commit is older than ``max_keep_age_s`` (0: never). ``now`` returns seconds since the
     Unix epoch."""
 
     def __init__(

@@ -1,9 +1,9 @@
-"""START_REPLICATION: transactions out, confirmations in (walsender.c, WalSndLoop).
+"""START_REPLICATION: send transactions, receive confirmations (walsender.c, WalSndLoop).
 
 ``Stream`` takes transactions from a feed, and sends each write of the slot's output plugin as one
 XLogData message, and keepalives. The client gets earlier writes while the plugin works, and its
-messages are read between writes. If the plugin writes nothing for a transaction, only keepalives
-send the transaction's position. The position that the client has flushed is confirmed in its slot.
+messages are read between writes. If the plugin writes nothing for a transaction, a keepalive sends
+the transaction's position. The position that the client has flushed is confirmed in its slot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.walsender.feed import (
 from penstock.walsender.lake_transactions import Decoded, LakeTransactions
 
 TICK_S: Final = 0.05
-"""The most seconds to wait for something to send, and so the delay of an answer."""
+"""The longest wait for something to send, in seconds, and so the longest delay of an answer."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Stream:
         self._asked = False
         self._done = False
         self._sending = False
-        self._owed: bool | None = None  # a keepalive that waits for the end of a send
+        self._owed: bool | None = None  # a keepalive to send once the current send has ended
         self._confirmed = Lsn(0)
         self._told: Lsn | None = None
         self._listened = time.monotonic()
@@ -110,7 +110,7 @@ class Stream:
             return
 
     def handle(self, item: Item | None) -> None:
-        """Send the transaction that begins with ``item``; None: there is none. Raises the feed's
+        """Send the transaction that begins with ``item``, if there is one. Raises the feed's
         PenstockError, and the plugin's errors."""
         match item:
             case None:
@@ -192,7 +192,7 @@ class Stream:
         self._check_timeout()
 
     def _tell_position(self) -> None:
-        """Send a keepalive if there is nothing to send and the client lacks only the position."""
+        """Send a keepalive if nothing else waits and the client lacks the end position."""
         state = self.state
         if self._told == state.sent:
             return

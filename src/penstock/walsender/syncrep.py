@@ -1,8 +1,8 @@
 """Synchronous replication: commits that wait for subscribers (syncrep.c).
 
-``SyncRep`` compares the clients' confirmed positions with a commit's, by the current value of
-synchronous_standby_names, and returns the state of each stream for pg_stat_replication. A commit is
-in the log and visible to all before its session waits.
+``SyncRep`` compares the clients' confirmed positions with a commit's position, by the current value
+of synchronous_standby_names, and returns the state of each stream for pg_stat_replication. A commit
+is in the log and visible to all before its session waits.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ class SyncRep:
 
 
 def _place(config: SyncRepConfig, sender: Sender) -> int:
-    """Return a stream's place; one whose client has flushed nothing yet is no standby (0)."""
+    """Return a stream's place in the list; 0 (no standby) while its client has flushed nothing."""
     return config.place(sender.application_name) if sender.state.flush else 0
 
 
 def _chosen(config: SyncRepConfig, senders: Iterable[Sender]) -> list[Sender]:
-    """SyncRepGetCandidateStandbys: return the standbys that count, all of them for ANY."""
+    """SyncRepGetCandidateStandbys: return the standbys that count; for ANY, all."""
     places = [(place, n, s) for n, s in enumerate(senders) if (place := _place(config, s))]
     found = [sender for _, _, sender in sorted(places, key=lambda item: item[:2])]
     return found[: config.count] if config.priority else found

@@ -27,7 +27,7 @@ _INT_MAX: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class SyncRepConfig:
-    """The rule that ``count`` of ``members`` must confirm, the first ones (``priority``) or any."""
+    """The rule: ``count`` of ``members`` must confirm, the first ones (``priority``) or any."""
 
     count: int
     members: tuple[str, ...]
@@ -119,7 +119,7 @@ class _Parser:
         token = self._peek
         if token.kind == "open":
             return _invalid(self._text, "unterminated quoted identifier at end of input")
-        near = '"' if token.kind == "quoted" else token.text  # the scanner stands there
+        near = '"' if token.kind == "quoted" else token.text  # where the scanner has stopped
         at = "end of input" if token.kind == _END else f'or near "{near}"'
         return _invalid(self._text, f"syntax error at {at}")
 

@@ -1,10 +1,10 @@
-"""The logs of the followed tables, and whether another log has replaced one.
+"""The Delta logs of the followed tables, and whether another log has replaced one of them.
 
 ``TableLogs`` reads the commits after a version, and checks that the log is still the followed one.
-The check is usually cheap: it compares the mark of the last entry that was read, by one request to
-the store for each table with new commits. In a local folder, one system call shows whether the next
-entry exists; times of folders may be coarse, so they are not used. The sequencer decides what to do
-about another log.
+The check is usually cheap: it compares the mark of the last entry read, by one request to the store
+for each table with new commits. In a local folder, one system call shows whether the next entry
+exists; times of folders may be coarse, so they are not used. The sequencer decides what to do about
+a replaced log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.walsender.commits import TableCommit, commits_after, newest_versio
 
 
 class TableLogs:
-    """Read the logs of tables. For one thread at a time."""
+    """A reader of tables' logs. For one thread at a time."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -29,9 +29,9 @@ class TableLogs:
         self._next: dict[int, tuple[int, str, str | None]] = {}
 
     def grown(self, tables: Iterable[LakeTable], at: Mapping[int, int]) -> list[LakeTable]:
-        """Return the tables whose logs may go on after the versions ``at``, by table oid. A table
-        is always returned if checking it costs as much as reading the entry. A table that may not
-        be read is not found here, but by ``same``."""
+        """Return the tables whose logs may have grown beyond ``at`` (versions by table oid). A
+        table is always returned if checking it costs as much as reading the entry. An unreadable
+        table is not reported here; ``same`` raises its error."""
         return [
             table
             for table in tables
@@ -104,7 +104,7 @@ class TableLogs:
         return entry_mark(table.uri or "", version) is not None
 
     def forget(self, relation: int) -> None:
-        """Forget all that was seen of a table."""
+        """Forget everything known of a table."""
         self._marks.pop(relation, None)
         self._next.pop(relation, None)
 

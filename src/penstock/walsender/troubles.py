@@ -29,8 +29,8 @@ class Trouble:
 
 
 class Troubles:
-    """Hold the errors of tables. For several threads. ``what`` names the work that failed; a table
-    has no error once all its works succeed."""
+    """The errors of tables. For several threads. ``what`` names the task that failed; a table has
+    no error once all its tasks succeed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,13 +43,13 @@ class Troubles:
         return tuple({name: found[name, what] for name, what in sorted(found)}.values())
 
     def of(self, what: str) -> frozenset[str]:
-        """Return the names of the tables for which a work failed."""
+        """Return the names of the tables for which a task failed."""
         with self._lock:
             return frozenset(name for name, failed in self._found if failed == what)
 
     @contextmanager
     def kept(self, what: str, name: str) -> Iterator[None]:
-        """Run the block for one table; note its error instead of raising it."""
+        """Run the ``with`` block for one table; note its error instead of raising it."""
         try:
             yield
         except Exception as error:
@@ -58,14 +58,14 @@ class Troubles:
             self.over(what, name)
 
     def over(self, what: str, name: str) -> None:
-        """Remove the error of a work that has succeeded, or whose table is gone."""
+        """Remove the error of a task that has succeeded, or whose table is gone."""
         with self._lock:
             found = self._found.pop((name, what), None)
         if found is not None:
             log.info('table "%s" is read again', found.name)
 
     def forget(self, there: set[str]) -> None:
-        """Remove the errors of tables other than the existing ones, ``there``."""
+        """Remove the errors of tables that no longer exist; ``there`` are the existing ones."""
         with self._lock:
             for key in [key for key in self._found if key[0] not in there]:
                 del self._found[key]

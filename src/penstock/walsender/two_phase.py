@@ -1,13 +1,13 @@
 """PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED as records of the log (twophase.c).
 
-One write of the catalog marks a transaction as prepared and puts its PREPARE into the log. One
-write marks its end and puts the record of the end there. So after a crash there are both or
+One write of the catalog marks a transaction as prepared and puts its PREPARE into the node's log.
+Another write marks its end and logs it. So after a crash the catalog has mark and record, or
 neither.
 
-The commits of its tables get COMMIT PREPARED as their record if they are one transaction with
-nothing else in it. That fails if a table was lost, a subscription maintains one now, or commits of
-others in between cannot be separated. Then the log gets ROLLBACK PREPARED, and the commits as
-ordinary ones. So a reader that has the PREPARE loses nothing and gets nothing twice.
+The commits to a prepared transaction's tables are logged as COMMIT PREPARED if they are one
+transaction with nothing else in it. Otherwise the log gets ROLLBACK PREPARED, and the commits as
+ordinary transactions: a table was lost, a subscription maintains one now, or commits of others
+cannot be separated. So a reader that has the PREPARE loses nothing and gets nothing twice.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _put_end(t: CatalogTransaction, kind: TwoPhaseKind, block: PreparedBlock, ti
 
 
 def put_without_rows(t: CatalogTransaction, block: BlockCommit, time: int) -> None:
-    """Put a block that has emitted messages and changed no row into the log. No table's log has
+    """Put a block into the log that has emitted messages and changed no row: no table's log has
     it."""
     prepared = None if block.prepared is None else t.prepared_blocks.get(block.prepared)
     if prepared is not None and prepared.prepare is not None:
@@ -108,9 +108,9 @@ def waiting_for_commits(t: CatalogTransaction) -> frozenset[str]:
 def put_without_commits(
     t: CatalogTransaction, waiting: Collection[str], newest: Mapping[int, int], time: int
 ) -> None:
-    """Put ``waiting`` transactions into the log if their commits cannot be found any more: the log
-    has all remaining commits of their tables. ``newest`` are the newest versions by oid, for tables
-    that can be read; they must be looked up after ``waiting``."""
+    """Put ``waiting`` transactions into the node's log if their commits cannot be found any more:
+    the log has all remaining commits of their tables. ``newest`` has the newest versions of
+    readable tables, by oid; look them up after ``waiting``."""
     at = t.transactions.sequenced()
 
     def over(relations: Iterable[int]) -> bool:
@@ -146,8 +146,8 @@ def _messages_of_committed(t: CatalogTransaction) -> dict[str, tuple[int, ...] |
 def note_commit(
     t: CatalogTransaction, commit: BlockCommit, messages: Sequence[BlockMessage] = ()
 ) -> None:
-    """Record that a block's commits are under way. So ``committed_by`` knows their transaction even
-    if it finds some before all exist."""
+    """Record that a block's commits are under way, so that ``committed_by`` knows their transaction
+    even if it finds some of them before all exist."""
     t.block_commits.put(commit)
     if messages:
         t.block_messages.put(commit.block, messages, commit.relations)
@@ -172,10 +172,10 @@ def committed_by(
 
 
 def end_in_log(t: CatalogTransaction, block: PreparedBlock) -> None:
-    """Note that the log has the end of a prepared transaction."""
+    """Note that the node's log has the end of a prepared transaction."""
     if block.state is PreparedState.COMMITTED:
         t.prepared_blocks.delete(block.id)
-    else:  # its COMMIT PREPARED is still under way
+    else:  # COMMIT PREPARED is still under way
         t.prepared_blocks.told(block.id, None)
 
 

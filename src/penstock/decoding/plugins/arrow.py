@@ -1,4 +1,4 @@
-"""arrow: changes as Arrow record batches, each of rows of one table and kind.
+"""arrow: changes as Arrow record batches; a batch has rows of one table and kind.
 
 Each binary write is an Arrow IPC stream of its own. The metadata of its schema describe it:
 ``kind`` (begin, change, truncate, message, commit), ``xid``, ``lsn`` and, for changes, ``schema``,

@@ -1,4 +1,4 @@
-"""Options of the plugins that read them one after another (``parse_bool`` of each in C).
+"""Parse options of plugins that take them one by one, as test_decoding and wal2json do in C.
 
 The functions parse values, or raise PostgreSQL's errors (22023).
 """

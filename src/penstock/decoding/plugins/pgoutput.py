@@ -65,7 +65,7 @@ _MESSAGES: Final = {Action.INSERT: Insert, Action.UPDATE: Update, Action.DELETE:
 
 @dataclass(slots=True)
 class _TxnData:
-    """PGOutputTxnData; ``schemas`` are the relations that its blocks have announced, by oid."""
+    """PGOutputTxnData; ``schemas``: relations announced in the transaction's blocks, by oid."""
 
     sent_begin: bool = False
     streamed: bool = False
@@ -172,7 +172,7 @@ class Pgoutput(OutputPlugin):
             if published is None or not published.truncate:
                 continue
             if published.relation.oid != relation.oid:
-                continue  # a partition published as its ancestor, which has other rows, too
+                continue  # a partition published as its ancestor, which also has other rows
             oids.append(relation.oid)
             self._begun(ctx, txn)
             self._schema(ctx, txn, published.relation, xid)
@@ -200,7 +200,7 @@ class Pgoutput(OutputPlugin):
             txn.output_plugin_private = _TxnData(sent_begin=True)
         data = _data(txn)
         _write(ctx, m.StreamStart(txn.xid, not data.streamed))
-        if not data.streamed:  # its position there is known only at its end
+        if not data.streamed:  # its LSN at the origin is known only at its end
             _origin(ctx, txn, INVALID)
         data.streamed = self._in_streaming = True
 
@@ -279,8 +279,8 @@ class Pgoutput(OutputPlugin):
     def _schema(
         self, ctx: Context, txn: ReorderBufferTXN, relation: Relation, xid: int | None
     ) -> None:
-        """maybe_send_schema: announce a relation once. An announcement in a block counts for its
-        transaction only, until that commits."""
+        """maybe_send_schema: announce a relation once. An announcement in a block counts only for
+        its transaction, until the transaction commits."""
         told = _data(txn).schemas if self._in_streaming else self._schemas
         if told.get(relation.oid) == relation:
             return

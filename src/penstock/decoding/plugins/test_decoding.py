@@ -46,7 +46,7 @@ class _TxnData:
 class TestDecoding(OutputPlugin):
     """The plugin test_decoding."""
 
-    __test__ = False  # pytest takes it for a test by its name
+    __test__ = False  # by its name pytest would take it for a test
 
     def __init__(self) -> None:
         self._include_xids = True
@@ -286,7 +286,7 @@ def _message(what: str, transactional: bool, prefix: str, content: bytes) -> str
 # Tuples as test_decoding prints them (test_decoding.c, tuple_to_stringinfo, print_literal).
 #
 # The text after ``INSERT:`` is made for one row, or for the columns of many rows at once. A
-# property test keeps both ways equal.
+# property test compares both.
 
 _BARE: Final = INTEGERS | FLOATS | {NUMERIC, OID}
 _BITS: Final = frozenset({BIT, VARBIT})
@@ -294,7 +294,7 @@ _UNCHANGED: Final = "unchanged-toast-datum"
 _NULL: Final = "null"
 
 Pieces = list[pa.Array | str]
-"""Parts of every row's text: a string for all rows, or an array with one for each."""
+"""Parts of the rows' texts: a string that all rows share, or an array with one for each row."""
 
 
 def tuple_text(relation: RelationData, row: Tuple, *, skip_nulls: bool) -> str:

@@ -34,7 +34,7 @@ Pairs = list[tuple[str, str]]
 
 @dataclass(slots=True)
 class _TxnData:
-    """The state of a transaction in format 1; ``parts`` are not written yet."""
+    """The state of a transaction in format 1; ``parts`` wait to be written."""
 
     changes: int = 0
     size: int = 0
@@ -215,7 +215,7 @@ class Wal2Json(OutputPlugin):
 
     def _facts(self, txn: ReorderBufferTXN | None, lsn: Lsn | None = None) -> Pairs:
         """Return the transaction's fields that the options request. ``txn`` is None for a message
-        outside of transactions, ``lsn`` for begin and commit."""
+        outside of transactions; ``lsn`` is None for begin and commit."""
         options, pairs = self._options, []
         if options.include_xids:
             pairs.append(("xid", "null" if txn is None else str(txn.xid)))
@@ -295,15 +295,15 @@ def quoted(text: str) -> str:
 
 
 def columns_of(relation: RelationData, row: Tuple, options: Wal2JsonOptions) -> list[Cell]:
-    """Return all columns that were sent; a TOAST value that did not change was not."""
+    """Return all columns that were sent; an unchanged TOAST value is not sent."""
     return list(_cells(relation, row, options))
 
 
 def identity_of(
     relation: RelationData, old: Tuple | None, new: Tuple | None, options: Wal2JsonOptions
 ) -> list[Cell]:
-    """Return the replica identity's columns, from the new tuple if there is no old one. There is no
-    old tuple if the identity did not change. Format 1 leaves out columns that are NULL."""
+    """Return the replica identity's columns. They are from the new tuple if there is no old tuple,
+    since the identity did not change. Format 1 leaves out columns that are NULL."""
     row = new if old is None else old
     if row is None:
         return []
@@ -317,8 +317,8 @@ def identity_of(
 
 
 def type_of(attribute: AttributeData, options: Wal2JsonOptions) -> str:
-    """Return a type as format_type prints it; in format 1 without modifiers, its name in pg_type. A
-    name that begins with a quote is not quoted again unless it is an array's."""
+    """Return a type as format_type prints it, but in format 1 without modifiers its name in
+    pg_type. A name that begins with a quote is not quoted again unless it is an array's."""
     if options.include_typmod or options.format_version > 1:
         shown = attribute.type_text
     else:
@@ -328,7 +328,7 @@ def type_of(attribute: AttributeData, options: Wal2JsonOptions) -> str:
 
 
 def _typname(shown: str) -> str:
-    """Return the name in pg_type of a type, given as format_type prints it."""
+    """Return a type's name in pg_type; ``shown`` is as format_type prints it."""
     element = shown.removesuffix("[]")
     (name,) = re.findall(r'("(?:[^"]|"")*"|[^".]+)$', element) or [element]
     if name.startswith('"'):
@@ -537,7 +537,7 @@ def _more(
     value: str | None,
     read: Callable[[str, str], tuple[_T, ...]],
 ) -> tuple[_T, ...]:
-    """Append a repeated list to the one before; without a value, empty it."""
+    """Append a repeated list to the list before it; without a value, empty the list."""
     return () if value is None else before + read(name, value)
 
 
@@ -557,8 +557,8 @@ def _name(text: str) -> str | None:
 
 
 def _items(name: str, value: str) -> tuple[str, ...]:
-    """split_string_to_list: split at commas and strip the white space around them. A backslash
-    escapes both, and is kept."""
+    """split_string_to_list: split at commas and strip the white space around items. A backslash
+    escapes a comma or a space, and is kept."""
     if not value.strip(_SPACE):
         return ()
     if not re.fullmatch(rf"\s*{_ITEM}(\s*,\s*{_ITEM})*\s*", value, _FLAGS_OF_LISTS):
