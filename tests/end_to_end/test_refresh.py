@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 import pytest
@@ -15,6 +15,7 @@ from end_to_end.local_node import LocalNode
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.errors import NotInPrerequisiteState
+from penstock.node import running
 from penstock.node.running import RunningNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -234,3 +235,35 @@ def test_any_key(local_node: Callable[..., LocalNode], database: Database) -> No
         # A numeric without precision is kept as text.
         as_text = ("a",) if "a numeric PRIMARY" in columns else ()
         assert_equal(node, database, table, as_text=as_text)
+
+
+def test_an_error_is_not_kept_waiting_by_a_copy_that_waits(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    spark: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The copy waits for a transaction that is open at the publisher. ENABLE waits for neither, and
+    may come before the launcher has seen the error."""
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY); CREATE TABLE late (id integer PRIMARY KEY);"
+        "CREATE TABLE other (id integer); CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    database.execute("ALTER PUBLICATION p ADD TABLE late")
+    waits = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+    rows = f"delta.`{node.cut().tables['public', 't'].uri}`"
+    with database.connect(autocommit=False) as open_one:
+        open_one.execute("INSERT INTO other VALUES (1)")
+        node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+        wait_until(lambda: database.rows(waits), "a copy that waits")
+        spark.sql(f"INSERT INTO {rows} VALUES (1)").collect()
+        monkeypatch.setattr(running, "_LOOK_INTERVAL", 8)
+        database.execute("INSERT INTO t VALUES (1), (2)")
+        node.stopped("s")
+        spark.sql(f"DELETE FROM {rows} WHERE id = 1").collect()
+        node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        wait_until(lambda: sorted(node.rows("t")) == [(1,), (2,)], "the rows")
+    node.caught_up("s", database)

@@ -196,12 +196,13 @@ class Copies:
             progress=status.copying,
             held=status.holding,
             snapshot_timeout=lambda: options().snapshot_timeout,
-            cancelled=lambda: cancelled() or self._terminated.is_set(),
+            cancelled=lambda: cancelled() or self._terminated.is_set() or self._closing,
             check_connection=check_connection,
             failed=self._failed,
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tablesync")
         self._activity = activity
+        self._closing = False
         self._terminated = threading.Event()
         self._round: Future[bool] | None = None
         self.disabling: Exception | None = None
@@ -271,7 +272,9 @@ class Copies:
         return self._finished or self._outdated
 
     def close(self) -> None:
-        """Wait for the running round, which notices the cancellation."""
+        """Cancel the running round, and wait for its end. It may wait for transactions on the
+        publisher, and no other worker of the subscription begins before this one has ended."""
+        self._closing = True
         self._pool.shutdown(cancel_futures=True)
 
     def _settle(self) -> bool:
