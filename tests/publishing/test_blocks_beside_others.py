@@ -26,8 +26,9 @@ from penstock.executor.block_commit import CommitBlocks
 from penstock.lakehouse import xact
 from penstock.lakehouse.change import StagedCommit
 from penstock.lakehouse.files import WrittenFile
+from penstock.lakehouse.log import list_log
 from penstock.lakehouse.log_store import LocalLogStore
-from penstock.lakehouse.storage import Storage
+from penstock.lakehouse.storage import Storage, local_path
 from penstock.lakehouse.table import DeltaTable
 from publishing.lake_node import LakeNode
 
@@ -78,6 +79,11 @@ def optimize(table: DeltaTable) -> None:
     table.commit(app_id="somebody else", operation="OPTIMIZE", data_change=False)
 
 
+def set_property(table: DeltaTable, name: str, value: str) -> None:
+    metadata = {**table.state.metadata, "configuration": {**table.properties, name: value}}
+    table._store.put(table.uri, table.version + 1, [json.dumps({"metaData": metadata})])
+
+
 def test_what_was_taken_back_can_be_read(lake: LakeNode, monkeypatch: Patch) -> None:
     """By who looks at an older version; and what others have copied of it is told to slots."""
     lake.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
@@ -126,12 +132,7 @@ def test_a_table_that_may_not_be_written_after_a_crash(lake: LakeNode, monkeypat
         pytest.raises(psycopg.Error),
     ):
         session.execute("BEGIN; INSERT INTO c VALUES (1); DELETE FROM d; COMMIT")
-    d = opened(lake, "d")
-    metadata = {
-        **d.state.metadata,
-        "configuration": {**d.properties, "delta.appendOnly": "true"},
-    }
-    d._store.put(d.uri, d.version + 1, [json.dumps({"metaData": metadata})])
+    set_property(opened(lake, "d"), "delta.appendOnly", "true")
     lake.execute("BEGIN; INSERT INTO e VALUES (1); INSERT INTO e VALUES (2); COMMIT")
     assert opened(lake, "c").rows == 1, "not taken back by others"
     assert lake.node.serving is not None
@@ -238,3 +239,25 @@ def test_a_last_commit_whose_answer_is_lost(
     lake.node.serving._blocks.finish()
     for table in (h, i):
         assert lake.rows(f"SELECT * FROM {table}") == [(1,)] and opened(lake, table).rows == 1
+
+
+@pytest.mark.parametrize("interval", ["0", "often", ""])
+def test_a_checkpoint_interval_of_others(lake: LakeNode, interval: str) -> None:
+    """delta-rs writes any text; what is committed is not told as failed."""
+    name = f"every_{interval}"
+    lake.execute(f"CREATE TABLE {name} (id int)")
+    set_property(opened(lake, name), "delta.checkpointInterval", interval)
+    for number in range(10):
+        lake.execute(f"INSERT INTO {name} VALUES ({number})")
+    assert lake.rows(f"SELECT count(*) FROM {name}") == [(10,)]
+    table = opened(lake, name)
+    assert list_log(table.storage, table.uri).checkpoints.keys() == {10}
+
+
+def test_a_checkpoint_that_cannot_be_written(lake: LakeNode) -> None:
+    lake.execute("CREATE TABLE every_one (id int)")
+    table = opened(lake, "every_one")
+    set_property(table, "delta.checkpointInterval", "1")
+    Path(local_path(table.uri), "_delta_log", "._last_checkpoint.crc").mkdir()
+    lake.execute("BEGIN; INSERT INTO every_one VALUES (1); COMMIT")
+    assert lake.rows("SELECT * FROM every_one") == [(1,)]

@@ -54,8 +54,9 @@ def write_checkpoint(storage: Storage, table_uri: str) -> None:
     if storage.is_local:
         # Hadoop's local file system keeps checksums beside its files, and would reject a file that
         # we replace
-        crc = Path(local_path(log_folder(table_uri))) / f".{_LAST}.crc"
-        crc.unlink(missing_ok=True)
+        crc = local_path(f"{log_folder(table_uri)}/.{_LAST}.crc")
+        with storage_errors("remove file", crc):
+            Path(crc).unlink(missing_ok=True)
     with storage_errors("write checkpoint", table_uri):
         try:
             table = _delta_rs(storage, table_uri)

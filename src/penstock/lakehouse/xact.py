@@ -31,7 +31,7 @@ from penstock.lakehouse.storage import Storage, fsync_folder, local_path, storag
 log = logging.getLogger(__name__)
 
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
-_DEFAULT_INTERVAL: Final = "10"
+_DEFAULT_INTERVAL: Final = 10
 """Commits between two checkpoints (Delta's default)."""
 
 
@@ -131,12 +131,14 @@ class TableLog:
     def checkpoint_if_due(self, version: int, properties: Mapping[str, str]) -> None:
         """Write a checkpoint if it is due at ``version``. An error is only logged: the rows are in
         the table."""
-        if version % int(properties.get(_CHECKPOINT_INTERVAL, _DEFAULT_INTERVAL)):
+        if version % _checkpoint_interval(properties):
             return
         try:
             self.checkpoint(properties)
         except PenstockError as error:
             log.warning('checkpoint of table "%s": %s', self.uri, error.message)
+        except Exception:  # whatever it is, the commit must not be reported as failed
+            log.exception('checkpoint of table "%s"', self.uri)
 
     def _put(self, version: int, entry: Sequence[str]) -> None:
         self._open = version, entry
@@ -160,6 +162,13 @@ class TableLog:
             return self.storage.exists(entry_uri(self.uri, version))
         except StorageError:
             return True
+
+
+def _checkpoint_interval(properties: Mapping[str, str]) -> int:
+    """Return the commits between two checkpoints. Delta refuses other values than positive numbers,
+    but delta-rs writes any text: then it is the default."""
+    text = properties.get(_CHECKPOINT_INTERVAL, "").strip()
+    return int(text) if text.isascii() and text.isdecimal() and int(text) else _DEFAULT_INTERVAL
 
 
 # Elapsed time by two clocks, which decides for how long a loaded version is trusted.
