@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.catalog import LakeTable
+from penstock.errors import StorageError
+from penstock.executor.modify import TruncateTables
 from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
@@ -90,3 +95,38 @@ def test_truncate_of_a_partition_and_of_its_root(
     lake.execute("TRUNCATE tree", "INSERT INTO tree VALUES (5)")
     lake.caught_up("tree")
     assert target.rows("SELECT * FROM tree") == [(5,)]
+
+
+def test_truncate_that_stops_between_two_partitions(
+    lake: LakeNode, subscriber: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of the other partition stay at the subscriber, too."""
+    made = (
+        "CREATE TABLE half (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE half_1 PARTITION OF half FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE half_2 PARTITION OF half FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO half VALUES (1), (11)",
+        "CREATE PUBLICATION half FOR TABLE half WITH (publish_via_partition_root = true)",
+    )
+    lake.execute(*made)
+    target = subscriber()
+    target.execute("CREATE TABLE half (id int PRIMARY KEY)")
+    lake.subscribe(target, "half", "half")
+    by_spark = TruncateTables._by_spark
+
+    def stops(truncates: TruncateTables, leaf: LakeTable, *mark: Any) -> None:
+        if leaf.name == "half_2":
+            raise StorageError("the disk is full", sqlstate="53100")
+        by_spark(truncates, leaf, *mark)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TruncateTables, "_by_files", lambda *_: False)
+        patched.setattr(TruncateTables, "_by_spark", stops)
+        with pytest.raises(psycopg.errors.StatementCompletionUnknown, match=r'"public\.half_1"'):
+            lake.execute("TRUNCATE half")
+    lake.caught_up("half")
+    assert lake.rows("SELECT * FROM half") == [(11,)]
+    assert target.rows("SELECT * FROM half") == [(11,)]
+    lake.execute("TRUNCATE half")
+    lake.caught_up("half")
+    assert target.rows("SELECT * FROM half") == []

@@ -280,3 +280,5 @@ def test_truncate_of_a_partition_is_none_of_its_root(lake: Lake) -> None:
     assert truncated("a", "a") == [[], [], ["a"]]
     assert truncated("a", "middle", "a") == [[], ["middle"], ["a"]]
     assert truncated("ab", "root", "middle", "a", "b") == [["root"], ["middle"], ["a", "b"]]
+    # one that has stopped before its second table
+    assert truncated("a", "root", "middle", "a", "b") == [[], ["middle"], ["a"]]

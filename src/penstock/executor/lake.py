@@ -6,22 +6,19 @@ Each request has a consistent point, at which it reads. ``tables`` checks names 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from penstock.catalog import Catalog, LakeTable, Role
-from penstock.errors import CommitConflict, PenstockError
+from penstock.errors import CommitConflict
 from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.held_rows import HeldRows
 from penstock.executor.modify import ModifyTables
 from penstock.executor.select import LakeSelect
+from penstock.executor.spark_errors import spark_errors
 from penstock.executor.tables import LakeTables
 from penstock.executor.two_phase import TwoPhase
 from penstock.executor.unique_keys import UniqueKeys
@@ -31,7 +28,6 @@ from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pgtypes.text_output import text_cast, text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable, copy_to
-from penstock.pipeline.evaluate import error_in_text
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.query import Interrupts
 from penstock.pipeline.scan import ScanColumn
@@ -261,24 +257,3 @@ def _check_names(
                 f'column "{target.name}" is a generated column',
                 detail="Generated columns cannot be used in COPY.",
             )
-
-
-@contextmanager
-def spark_errors() -> Iterator[None]:
-    """Translate Spark's errors, with the first line of the message."""
-    try:
-        yield
-    except PySparkException as error:
-        raise _failure(str(error), str(error), error.getSqlState()) from None
-    except Py4JJavaError as error:  # from a job that Delta itself started
-        raise _failure(str(error.java_exception), str(error)) from None
-
-
-def _failure(message: str, trace: str, sqlstate: str | None = None) -> PenstockError:
-    """Return the error for one of Spark's errors. ``trace`` includes the causes, which the message
-    of a failed job may lack."""
-    told = error_in_text(trace)
-    if told is not None:
-        return told
-    lines = message.strip().splitlines() or ["no message"]
-    return PenstockError(f"the query failed: {lines[0]}", sqlstate=sqlstate or "XX000")

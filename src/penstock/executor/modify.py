@@ -51,6 +51,7 @@ from penstock.executor.rows import (
 )
 from penstock.executor.select import LakeSelect
 from penstock.executor.shown_rows import first_null_of_leaves, null_error
+from penstock.executor.spark_errors import PartByPart
 from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.executor.unique_keys import (
     UniqueKeys,
@@ -444,13 +445,15 @@ class TruncateTables:
         self._sequencer = sequencer
 
     def run(self, members: Mapping[int, LakeTable]) -> None:
-        """Empty the leaves among ``members``, which are tables and partitions by oid. Raises
-        PenstockError, PySparkException."""
+        """Empty the leaves among ``members`` (by oid, with partitioned tables). Raises
+        PenstockError."""
         mark = grouped_mark(str(uuid.uuid4()), members)
+        parts = PartByPart()
         with self._sequencer.one_transaction():
-            for member in members.values():
-                if member.partition_key is None and not self._by_files(member, mark):
-                    self._by_spark(member, mark)
+            for leaf in (m for m in members.values() if m.partition_key is None):
+                with parts.committing(leaf):
+                    if not self._by_files(leaf, mark):
+                        self._by_spark(leaf, mark)
 
     def _by_files(self, leaf: LakeTable, mark: Mapping[str, object]) -> bool:
         """Remove every data file of the leaf and return True. If only Spark can do that, do nothing
@@ -580,10 +583,12 @@ class InsertBySpark:
         for number, leaf in enumerate(routed.leaves):
             if number in counts:
                 self._check(rows.where(f"{ROUTE} = {number}"), leaf)
+        parts = PartByPart()
         for number, leaf in enumerate(routed.leaves):
             if number in counts:
                 part = rows.where(f"{ROUTE} = {number}").drop(ROUTE)
-                part.write.format("delta").mode("append").save(leaf.uri)
+                with parts.committing(leaf):
+                    part.write.format("delta").mode("append").save(leaf.uri)
         return int(sum(counts.values()))
 
     def _check(self, rows: DataFrame, leaf: LakeTable) -> None:
@@ -701,7 +706,11 @@ class Rewrites:
     ) -> int:
         if len(leaves) > 1:  # find errors in all partitions before the first one is changed
             leaves = [leaf for leaf in leaves if self._touches(leaf, change_of(leaf), session)]
-        return sum(self._commit(leaf, change_of(leaf), session) for leaf in leaves)
+        parts, count = PartByPart(), 0
+        for leaf in leaves:
+            with parts.committing(leaf):
+                count += self._commit(leaf, change_of(leaf), session)
+        return count
 
     def is_filled(self, table: LakeTable) -> bool:
         """Tell whether a subscription fills the table, one of its partitions, or an ancestor."""

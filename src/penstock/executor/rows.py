@@ -402,10 +402,16 @@ def serialization_failure(
     message = "could not serialize access due to concurrent update"
     if not done:
         return SerializationFailure(message, detail=detail, hint=f"Run the {again} again.")
+    return partly_done(PenstockError(message, detail=detail), done)
+
+
+def partly_done(error: PenstockError, done: Sequence[str]) -> PenstockError:
+    """Return the error of a statement that has met ``error`` when its part of the tables ``done``
+    was committed already."""
     named = ", ".join(f'"{name}"' for name in done)
     return StatementCompletionUnknown(
-        message,
-        detail=detail,
+        error.message,
+        detail=error.detail,
         hint=f"The rows of {named} are changed already. Look at what is there, and run the "
         "statement for the other rows.",
     )

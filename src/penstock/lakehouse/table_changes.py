@@ -83,9 +83,12 @@ def table_changes(
     from_version: int,
     to_version: int,
     known: TableState | None = None,
+    *,
+    by_rows: bool = False,
 ) -> TableChanges:
     """Return the changes after ``from_version`` up to ``to_version``. ``from_version`` is -1 if the
-    table was not there. ``known``: a version that is loaded already.
+    table was not there. ``known``: a version that is loaded already. ``by_rows``: the rows that a
+    TRUNCATE has removed are ``removed``.
 
     Raises VersionGone, StorageError.
     """
@@ -99,11 +102,14 @@ def table_changes(
     walk = _Walk()
     for version in range(from_version + 1, to_version + 1):
         actions = _entry(storage, table_uri, version)
-        # A TRUNCATE that was taken back does not count as one: the rows that it removed and the
-        # restored rows cancel each other.
-        truncates = is_truncate(actions) and not any(
-            version in reversed_by(_entry(storage, table_uri, later))
-            for later in range(version + 1, to_version + 1)
+        # A TRUNCATE that was taken back does not count: its removed rows were restored, so both
+        # cancel each other.
+        truncates = is_truncate(actions) and not (
+            by_rows
+            or any(
+                version in reversed_by(_entry(storage, table_uri, later))
+                for later in range(version + 1, to_version + 1)
+            )
         )
         _commit(walk, state, version, actions, truncates=truncates)
         walk.pairs += pair_files(table_uri, actions)

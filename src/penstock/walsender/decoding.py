@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -201,7 +201,7 @@ class Decoding:
             members = sorted(transaction.members, key=lambda m: m.relation)
             published = self._published.at(transaction.place)
             found = (self._work(m, staged.get(m.relation), published) for m in members)
-            works = [work for work in found if work is not None]
+            works = self._by_rows([work for work in found if work is not None], published)
         told = transaction.message is not None or (sent and bool(transaction.messages))
         messages = local and told and self._options.messages
         whole = (works or messages) and transaction.is_transaction
@@ -290,6 +290,49 @@ class Decoding:
             and goes.relation.oid in emptied
         )
         return _Work(table, columns, goes, changes, member.uri, changes.removed, truncated)
+
+    def _by_rows(self, works: Sequence[_Work], published: Published) -> list[_Work]:
+        """Return the works, with deletes in place of a TRUNCATE that is published under an
+        ancestor's name and has not emptied every partition in this transaction: it has stopped
+        between two of them, or commits of others came between."""
+        emptied: dict[int, list[_Work]] = defaultdict(list)
+        for work in works:
+            if work.truncated and work.table.relation.oid != work.seen.oid:
+                emptied[work.table.relation.oid].append(work)
+        if not emptied:
+            return list(works)
+        partial: set[int] = set()
+        with self._catalog.read() as t:
+            for ancestor, mine in emptied.items():
+                others = frozenset[int]().union(*(work.changes.emptied_with for work in mine))
+                for oid in others - {work.seen.oid for work in mine}:
+                    leaf = t.tables.find_oid(oid)
+                    if leaf is not None and leaf.uri is not None:
+                        above = {table.oid for table in _with_ancestors(t, leaf)}
+                        partial |= {ancestor} & above
+        found: list[_Work | None] = [
+            self._with_deletes(work, published) if work.table.relation.oid in partial else work
+            for work in works
+        ]
+        return [work for work in found if work is not None]
+
+    def _with_deletes(self, work: _Work, published: Published) -> _Work | None:
+        """Return a work that deletes the rows which TRUNCATE has removed, None if there is nothing
+        to send."""
+        if not work.truncated:
+            return work
+        before, after = work.changes.before, work.changes.after
+        storage = self._warehouse.storage
+        try:
+            changes = table_changes(
+                storage, work.uri, before.version, after.version, before, by_rows=True
+            )
+        except VersionGone as error:
+            raise self._translated(error) from error
+        goes = published.of(work.seen, work.columns, rewrites=bool(changes.removed))
+        if goes is None:
+            return None
+        return replace(work, table=goes, changes=changes, removed=changes.removed, truncated=False)
 
     def _changes(self, member: Member, staged: StagedChange | None) -> TableChanges:
         """Return a table's changes. Raises RequiredChangesRemoved, StorageError."""
