@@ -261,3 +261,75 @@ def test_a_checkpoint_that_cannot_be_written(lake: LakeNode) -> None:
     Path(local_path(table.uri), "_delta_log", "._last_checkpoint.crc").mkdir()
     lake.execute("BEGIN; INSERT INTO every_one VALUES (1); COMMIT")
     assert lake.rows("SELECT * FROM every_one") == [(1,)]
+
+
+@pytest.fixture
+def halves(lake: LakeNode, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A table with two partitions, a row in each, and a slot."""
+    name = f"halves_{abs(hash(request.node.name))}"
+    lake.execute(
+        f"CREATE TABLE {name} (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        f"CREATE TABLE {name}_1 PARTITION OF {name} FOR VALUES FROM (0) TO (10)",
+        f"CREATE TABLE {name}_2 PARTITION OF {name} FOR VALUES FROM (10) TO (20)",
+        f"INSERT INTO {name} VALUES (1), (11)",
+        f"DELETE FROM {name} WHERE id = 1",
+        f"INSERT INTO {name} VALUES (2), (3)",
+        f"DELETE FROM {name} WHERE id = 2",
+    )
+    lake.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')")
+    yield name
+    lake.execute(f"SELECT pg_drop_replication_slot('{name}')", f"DROP TABLE {name}")
+
+
+def told(lake: LakeNode, slot: str) -> list[str]:
+    """What a slot gets, without BEGIN and COMMIT, and without the table's name."""
+    options = "NULL, NULL, 'skip-empty-xacts', 'true'"
+    found = lake.rows(f"SELECT data FROM pg_logical_slot_get_changes('{slot}', {options})")
+    changes = (data for (data,) in found if data.startswith("table"))
+    return [change.replace(f"public.{slot}", "") for change in changes]
+
+
+def test_truncate_is_of_all_partitions_or_none(
+    lake: LakeNode, halves: str, monkeypatch: Patch
+) -> None:
+    put = StagedCommit.put
+
+    def failing(commit: StagedCommit, *state: Any) -> int:
+        if commit.change.name == f"public.{halves}_2":
+            raise StorageError("the disk is full", sqlstate="53100")
+        return put(commit, *state)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StagedCommit, "put", failing)
+        with pytest.raises(psycopg.errors.DiskFull):
+            lake.execute(f"TRUNCATE {halves}")
+    assert sorted(lake.rows(f"SELECT * FROM {halves}")) == [(3,), (11,)]
+    assert opened(lake, f"{halves}_1").rows == opened(lake, f"{halves}_2").rows == 1
+    assert told(lake, halves) == []
+    lake.execute(f"TRUNCATE {halves}", f"INSERT INTO {halves} VALUES (5)")
+    assert lake.rows(f"SELECT * FROM {halves}") == [(5,)]
+    assert told(lake, halves) == [
+        "table _1, _2: TRUNCATE: (no-flags)",
+        "table _1: INSERT: id[integer]:5",
+    ]
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "others"])
+def test_truncate_that_stops_between_two_partitions(
+    lake: LakeNode, halves: str, monkeypatch: Patch, *, others: bool
+) -> None:
+    """It goes on, unless others have added rows meanwhile: then it is taken back."""
+    with (
+        stopped(monkeypatch, failpoint.BETWEEN_BLOCK_COMMITS),
+        lake.connect() as session,
+        pytest.raises(psycopg.Error),
+    ):
+        session.execute(f"TRUNCATE {halves}")
+    assert opened(lake, f"{halves}_1").rows == 0 and told(lake, halves) == []
+    if others:
+        lake.execute(f"INSERT INTO {halves}_2 VALUES (12)")
+    assert lake.node.serving is not None
+    lake.node.serving._blocks.finish()
+    found = sorted(lake.rows(f"SELECT * FROM {halves}"))
+    assert found == ([(3,), (11,), (12,)] if others else [])
+    assert len(told(lake, halves)) == 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyroaring import BitMap
 
@@ -196,6 +196,13 @@ class LakeBlock:
         )
         after = before.with_rows(kind, state, gone, written, pairs)
         self.staged = replace(self.staged, changes={**self.staged.changes, leaf.oid: after})
+
+    def stage_none(self, leaf: LakeTable, mark: Mapping[str, Any]) -> None:
+        """Stage the removal of all rows of a leaf that was opened. ``mark``: of the TRUNCATE."""
+        state = self._states[leaf.oid]
+        empty = StagedChange.of(leaf.oid, leaf.uri or "", leaf.qualified_name, state)
+        changes = {**self.staged.changes, leaf.oid: empty.with_none(state, mark)}
+        self.staged = replace(self.staged, changes=changes)
 
     def emit(self, prefix: str, content: bytes) -> None:
         """Stage a message, to be sent after the rows that the block has changed so far. Raises

@@ -148,8 +148,9 @@ class CommitBlocks:
             log.warning("commits are not in the log yet: %s", error.message)
 
     def prepare(self, prepared_id: str, changes: Sequence[StagedChange]) -> None:
-        """Mark the block as prepared and put PREPARE into the node's log. Raises PenstockError
-        (23505, 40001) if a COMMIT would fail now."""
+        """Mark the block as prepared and put PREPARE into the log. Raises PenstockError (23505,
+        40001) if the block could not be committed now."""
+        self._sequencer.step()  # a TRUNCATE before it must stand before it in the log
         with self._sequencer.one_transaction():
             self._finish_before(changes)
             block = BlockCommit("", tuple(_tables(changes)), "")

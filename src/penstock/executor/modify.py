@@ -65,11 +65,10 @@ from penstock.lakehouse.actions import grouped_mark
 from penstock.lakehouse.change import INSERT, MOVE
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
-from penstock.lakehouse.protocol import ENABLE_VECTORS
+from penstock.lakehouse.protocol import ENABLE_VECTORS, check_writable
 from penstock.lakehouse.row_pairs import NEW, OLD, pairs_folder, pairs_mark
 from penstock.lakehouse.session import session_of_a_statement
 from penstock.lakehouse.state import load
-from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lakehouse.xact import Commit
 from penstock.pipeline.query import Interrupts
@@ -103,7 +102,7 @@ class ModifyTables:
     ) -> None:
         self._rows = LakeRows(warehouse, tables, select)
         self._spark_inserts = InsertBySpark(spark, catalog, tables, unique)
-        self._truncates = TruncateTables(spark, warehouse, sequencer)
+        self._truncates = TruncateTables(spark, warehouse, catalog, sequencer, blocks)
         self._rewrites = Rewrites(warehouse, catalog, blocks, tables, unique)
         self._by_files = ModifyByFiles(
             warehouse, catalog, tables, self._rewrites, blocks, held, unique
@@ -168,7 +167,7 @@ class ModifyTables:
             held.check_emptied()
             self._blocks.finish_those_of(members)
             self._truncates.run(members)
-            self._sequencer.step()  # TRUNCATE must precede any later PREPARE in the node's log
+            self._blocks.put_into_log()
         for member in members.values() if restart else ():
             self._tables.restart_sequences(member)
         return CommandOutcome("TRUNCATE TABLE")
@@ -427,11 +426,10 @@ def _has_change_feed(table: OpenTable) -> bool:
 
 # TRUNCATE of tables of the lake (tablecmds.c, ExecuteTruncate).
 #
-# Each leaf gets one commit, marked as a TRUNCATE. So does a leaf without rows, because subscribers
-# may have rows of their own in the table. Spark empties tables with features that only Delta itself
-# can maintain.
+# Each leaf gets one commit, marked as a TRUNCATE, as in a transaction block: all leaves or none. A
+# leaf without rows gets one, too, since subscribers may have other rows in theirs. If a table has
+# features that only Delta itself can maintain, Spark empties it, and each leaf by itself.
 
-_APP_ID: Final = "penstock.update"
 _IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
 _OPERATION: Final = "TRUNCATE"
 
@@ -439,43 +437,61 @@ _OPERATION: Final = "TRUNCATE"
 class TruncateTables:
     """Empties tables, for all sessions."""
 
-    def __init__(self, spark: Spark, warehouse: Warehouse, sequencer: Sequencer) -> None:
+    def __init__(
+        self,
+        spark: Spark,
+        warehouse: Warehouse,
+        catalog: Catalog,
+        sequencer: Sequencer,
+        blocks: CommitBlocks,
+    ) -> None:
         self._spark = spark
         self._warehouse = warehouse
+        self._catalog = catalog
         self._sequencer = sequencer
+        self._blocks = blocks
 
     def run(self, members: Mapping[int, LakeTable]) -> None:
         """Empty the leaves among ``members`` (by oid, with partitioned tables). Raises
-        PenstockError."""
+        PenstockError (40001; 40003)."""
         mark = grouped_mark(str(uuid.uuid4()), members)
+        leaves = [member for member in members.values() if member.partition_key is None]
+        if self._by_files(leaves, mark):
+            return
         parts = PartByPart()
         with self._sequencer.one_transaction():
-            for leaf in (m for m in members.values() if m.partition_key is None):
+            for leaf in leaves:
                 with parts.committing(leaf):
-                    if not self._by_files(leaf, mark):
-                        self._by_spark(leaf, mark)
+                    self._by_spark(leaf, mark)
 
-    def _by_files(self, leaf: LakeTable, mark: Mapping[str, object]) -> bool:
-        """Remove every data file of the leaf and return True. If only Spark can do that, do nothing
-        and return False."""
-        storage, store = self._warehouse.storage, self._warehouse.store
-        while True:
+    def _by_files(self, leaves: Sequence[LakeTable], mark: Mapping[str, object]) -> bool:
+        """Remove every file that exists at the commit. If only Spark can do that in one of the
+        leaves, do nothing and return False."""
+        for _ in range(_ATTEMPTS):
+            block = LakeBlock(self._warehouse)
             try:
-                table = DeltaTable.load(storage, store, leaf.uri or "", leaf.qualified_name)
+                for leaf in leaves:
+                    state = block.open(leaf, None, to_insert=True).state
+                    check_writable(leaf.qualified_name, state.protocol, state.metadata)
+                    block.stage_none(leaf, mark)
+                self._commit(leaves, block)
+                return True
             except FeatureNotSupported:
                 return False
-            if table is None:
-                return False
-            table.stage(remove_all=True)
-            try:
-                table.commit(
-                    app_id=_APP_ID,
-                    operation=_OPERATION,
-                    user_metadata=mark,
-                )
             except CommitConflict:
                 continue
-            return True
+            finally:
+                block.end()
+        raise outrun(leaves[0])
+
+    def _commit(self, leaves: Sequence[LakeTable], block: LakeBlock) -> None:
+        with self._catalog.read() as t:
+            filled = any(_is_filled(t, leaf, [leaf]) for leaf in leaves)
+        if filled:  # one look of the sequencer finds all commits
+            with self._sequencer.one_transaction():
+                self._blocks.commit(block, alone=True, apart=True)
+        else:
+            self._blocks.commit(block, alone=True)
 
     def _by_spark(self, leaf: LakeTable, mark: Mapping[str, object]) -> None:
         storage, uri = self._warehouse.storage, leaf.uri or ""

@@ -38,7 +38,7 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.lakehouse import actions, protocol
-from penstock.lakehouse.actions import Action, block_mark, group_of, is_undone
+from penstock.lakehouse.actions import Action, block_mark, group_of, is_undone, reversal_mark
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import Descriptor, VectorFile, inline, of_inline
 from penstock.lakehouse.files import WrittenFile, file_uri
@@ -208,7 +208,13 @@ UPDATE: Final = "update"
 DELETE: Final = "delete"
 MOVE: Final = "move"
 """The kind of a change that moves rows to another partition."""
-_OPERATIONS: Final[Mapping[str, str]] = {INSERT: "WRITE", UPDATE: "UPDATE", DELETE: "DELETE"}
+TRUNCATE: Final = "truncate"
+_OPERATIONS: Final[Mapping[str, str]] = {
+    INSERT: "WRITE",
+    UPDATE: "UPDATE",
+    DELETE: "DELETE",
+    TRUNCATE: "TRUNCATE",
+}
 _MIXED: Final = "MERGE"
 """commitInfo.operation of changes of several kinds."""
 ROLLBACK: Final = "ROLLBACK"
@@ -228,10 +234,11 @@ class StagedChange:
     """The changes of a transaction to one table.
 
     ``relation``: the table's oid. ``table_id``, ``schema``, ``partition_by``: of the table that was
-    read. ``version``: the version that the last statement has read; ``since``: the version that the
-    first statement has read. ``gone``: deleted rows of the table's files, by path. ``added``: the
-    transaction's own files that have rows left, by path, with their vectors inline. ``kinds``: the
-    kinds of its statements. ``pairs``: files that map each new row to its old row.
+    read. ``version``: the version that the last statement has read; ``since``: that of the first
+    statement. ``gone``: deleted rows of the table's files, by path. ``added``: the transaction's
+    own files that have rows left, by path, with their vectors inline. ``kinds``: the kinds of its
+    statements. ``pairs``: files that map each new row to its old one. ``emptied``: the mark of a
+    TRUNCATE, which removes all rows that exist at the commit; empty if there was none.
     """
 
     relation: int
@@ -246,6 +253,7 @@ class StagedChange:
     kinds: frozenset[str] = frozenset()
     pairs: tuple[WrittenFile, ...] = ()
     since: int = -1
+    emptied: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, relation: int, uri: str, name: str, state: TableState) -> StagedChange:
@@ -264,8 +272,14 @@ class StagedChange:
 
     @property
     def empty(self) -> bool:
-        """Return whether the table stays as it is."""
-        return not (self.gone or self.added)
+        """Tell whether the table stays as it is."""
+        return not (self.gone or self.added or self.emptied)
+
+    @property
+    def removes(self) -> bool:
+        """Tell whether the commit removes rows of others, or of its own files."""
+        deleted = any(file.deleted for file in self.added.values())
+        return bool(self.gone or self.emptied) or deleted
 
     def with_rows(
         self,
@@ -301,6 +315,19 @@ class StagedChange:
             pairs=(*self.pairs, *pairs),
         )
 
+    def with_none(self, state: TableState, mark: Mapping[str, Any]) -> StagedChange:
+        """Return the value after a TRUNCATE with this mark. ``state``: the version that it has
+        read."""
+        return replace(
+            self,
+            version=state.version,
+            gone={},
+            added={},
+            kinds=frozenset({TRUNCATE}),
+            pairs=(),
+            emptied=mark,
+        )
+
     def check(self, state: TableState) -> None:
         """Check that the change can be committed on ``state``, with the touched files' vectors.
 
@@ -325,6 +352,8 @@ class StagedChange:
 
     def _staged(self, state: TableState) -> Staging:
         staging = Staging(self.name, dict(state.files), self.partition_by)
+        if self.emptied:
+            staging.remove_all()
         for path, loss in self.gone.items():
             staging.delete(path, loss.positions)
         for file in self.added.values():
@@ -339,7 +368,7 @@ class StagedChange:
         return Commit(
             operation if len(self.kinds) == 1 else _MIXED,
             staging.actions(staging.describe(vectors.add)),
-            {**mark, **pairs_mark(state.version, self.pairs)},
+            {**self.emptied, **mark, **pairs_mark(state.version, self.pairs)},
             blind_append=staging.appends_only,
         )
 
@@ -365,6 +394,11 @@ class StagedChange:
         }
 
 
+def _whole(file: DataFile) -> Loss:
+    """Return the loss of all rows that a file has."""
+    return Loss(file, BitMap(range(file.rows)) - file.positions_deleted())
+
+
 def _in_line(file: DataFile) -> DataFile:
     """Return the file with its vector inline, which can be read before the commit."""
     return file.with_descriptor(inline(file.positions_deleted()))
@@ -385,6 +419,7 @@ def to_json(change: StagedChange) -> dict[str, Any]:
         "added": [_body(file) for file in change.added.values()],
         "kinds": sorted(change.kinds),
         "pairs": [[file.path, file.size] for file in change.pairs],
+        "emptied": dict(change.emptied),
     }
 
 
@@ -423,6 +458,7 @@ def from_json(found: Mapping[str, Any]) -> StagedChange:
         added={file.path: file for file in added},
         kinds=frozenset(found["kinds"]),
         pairs=tuple(WrittenFile(path, size, 0, {}) for path, size in found["pairs"]),
+        emptied=found.get("emptied", {}),
     )
 
 
@@ -488,12 +524,15 @@ class StagedCommit:
         After CommitConflict or an error of ``check_rows`` nothing was committed. After StorageError
         the log entry may exist.
         """
+        resumed = state is None
         while True:
             if state is None and self._group is not None:
                 there, seen = self._find(undone=False)
                 if there is not None:
                     return there
                 state = self.check()
+                if resumed:
+                    self._check_emptied(seen)
                 if not self._seen_all(seen, state):
                     state = None
                     continue
@@ -527,9 +566,11 @@ class StagedCommit:
             if there is not None:
                 protocol.check_features(self.change.name, state.protocol, state.metadata)
                 self._say_rewritten(state)
-                load_vectors(self._storage, self.change.uri, state, self._touched())
                 change = self._to_undo(there, state.version)
-                make = partial(change.undo, state, self._mark(undone=True))
+                touched = {*change.gone, *change.added}
+                load_vectors(self._storage, self.change.uri, state, touched)
+                mark = {**self._mark(undone=True), **reversal_mark([there])}
+                make = partial(change.undo, state, mark)
             if self._put(state, make):
                 return
 
@@ -553,11 +594,8 @@ class StagedCommit:
             return {}
         return block_mark(self._group, self._relations, undone=undone)
 
-    def _touched(self) -> set[str]:
-        return {*self.change.gone, *self.change.added}
-
     def _check(self, state: TableState) -> None:
-        check = protocol.check_writable if self.change.gone else protocol.check_appendable
+        check = protocol.check_writable if self.change.removes else protocol.check_appendable
         check(self.change.name, state.protocol, state.metadata)
         load_vectors(self._storage, self.change.uri, state, self.change.gone.keys())
         self.change.check(state)
@@ -565,6 +603,14 @@ class StagedCommit:
             raise CommitConflict(f'table "{self.change.name}" has rows of this transaction already')
         self._check_files()
         self._check_rows(self.change, state)
+
+    def _check_emptied(self, newest: int) -> None:
+        """Raise CommitConflict if others have added rows up to ``newest`` to a table that was to be
+        emptied before a crash: they do not expect that any more."""
+        for version in range(self.change.version + 1, newest + 1) if self.change.emptied else ():
+            entry = read_entry(self._storage, self.change.uri, version) or []
+            if any(action.get("add", {}).get("dataChange") for action in entry):
+                raise CommitConflict(f'others have changed rows of table "{self.change.name}"')
 
     def _check_files(self) -> None:
         """Raise CommitConflict if own files are gone: VACUUM may remove them before the commit."""
@@ -597,13 +643,18 @@ class StagedCommit:
             if empties(entry, load_at(storage, uri, version - 1).files.keys()):
                 return replace(self.change, gone={})
             changed |= any(action.get("remove", {}).get("dataChange") for action in entry)
-        if changed and self.change.gone:
+        change = self.change
+        if change.emptied:
+            before = load_at(storage, uri, there - 1)
+            load_vectors(storage, uri, before)
+            change = replace(change, gone={p: _whole(file) for p, file in before.files.items()})
+        if changed and change.gone:
             log.error(
                 'table "%s": others have changed rows after a transaction block that is rolled '
                 "back; the rows that it had deleted are back as they were before the block",
                 self.change.name,
             )
-        return self.change
+        return change
 
     def _find(self, *, undone: bool) -> tuple[int | None, int]:
         """Find the commit, or with ``undone`` the commit that has undone it. Return its version
