@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import duckdb
 import psycopg
 import pytest
 from pyroaring import BitMap
@@ -238,7 +239,8 @@ def test_one_that_stops_between_two_tables_goes_on(
 def test_a_store_that_fails_between_two_tables(
     lake: LakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The block is rolled back: at once, or when the store can be written again."""
+    """The block is rolled back: at once, or when the store can be written again. So it is after any
+    other error."""
     lake.execute("CREATE TABLE m (id int)", "CREATE TABLE n (id int)", "INSERT INTO m VALUES (1)")
     known, put = members(lake), StagedCommit.put
 
@@ -247,16 +249,26 @@ def test_a_store_that_fails_between_two_tables(
             raise StorageError("the disk is full", sqlstate="53100")
         return put(commit, *state)
 
+    def broken(commit: StagedCommit, *state: Any) -> int:
+        if commit.change.name == "public.n":
+            raise duckdb.OutOfMemoryException("while keys are checked")
+        return put(commit, *state)
+
     def failing_undo(commit: StagedCommit) -> None:
         raise StorageError("the disk is full", sqlstate="53100")
 
-    for undo in (StagedCommit.undo, failing_undo):
+    for fails, undo, sqlstate in (
+        (failing, StagedCommit.undo, "53100"),
+        (failing, failing_undo, "53100"),
+        (broken, StagedCommit.undo, "XX000"),
+    ):
         with monkeypatch.context() as patched, contextlib.closing(lake.connect()) as session:
-            patched.setattr(StagedCommit, "put", failing)
+            patched.setattr(StagedCommit, "put", fails)
             patched.setattr(StagedCommit, "undo", undo)
             session.execute("BEGIN; DELETE FROM m; INSERT INTO n VALUES (1)")
-            with pytest.raises(psycopg.errors.DiskFull):
+            with pytest.raises(psycopg.Error) as raised:
                 session.execute("COMMIT")
+            assert raised.value.sqlstate == sqlstate
         assert (lake.rows("SELECT * FROM m"), lake.rows("SELECT * FROM n")) == ([(1,)], [])
         lake.execute("BEGIN; UPDATE m SET id = 1; INSERT INTO n SELECT 5 FROM n; COMMIT")
         assert lake.rows("SELECT * FROM m") == [(1,)]

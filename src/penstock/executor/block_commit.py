@@ -40,6 +40,7 @@ from penstock.errors import (
 from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.held_rows import HeldRows
 from penstock.executor.rows import serialization_failure
+from penstock.executor.spark_errors import spark_errors
 from penstock.executor.unique_keys import UniqueKeys
 from penstock.failpoint import (
     AFTER_BLOCK_COMMITS,
@@ -320,7 +321,8 @@ class CommitBlocks:
     @staticmethod
     def _put_one(staged: Keeps, commit: StagedCommit, state: TableState) -> int:
         try:
-            return commit.put(state)
+            with _unexpected():
+                return commit.put(state)
         except (CommitConflict, UniqueViolation):
             staged.keep(())  # no Delta log names the block's files
             raise
@@ -349,7 +351,8 @@ class CommitBlocks:
                 self._new.put(table)
                 failpoint(AFTER_BLOCK_TABLE)
             for commit, state in zip(commits, states, strict=True):
-                versions.append(commit.put(state))
+                with _unexpected():
+                    versions.append(commit.put(state))
                 failpoint(BETWEEN_BLOCK_COMMITS)
         except PenstockError as error:
             if self._take_back(staged, block, commits, error):
@@ -501,6 +504,20 @@ LOOK_AT_IT: Final = (
     "Look whether the table has its rows, all or none, when it can be read again. Only then run "
     "the transaction again."
 )
+
+
+@contextmanager
+def _unexpected() -> Iterator[None]:
+    """Turn errors of any kind into StorageError inside: what a client is told has failed must be
+    taken back, whatever the error is."""
+    try:
+        with spark_errors():
+            yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        log.exception("a transaction block could not be committed")
+        raise StorageError("internal error", sqlstate="XX000") from error
 
 
 def unknown(
