@@ -37,7 +37,8 @@ Patch = pytest.MonkeyPatch
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeNode]:
-    with LakeNode(tmp_path_factory.mktemp("beside") / "node", None) as started:
+    folder = tmp_path_factory.mktemp("beside") / "node"
+    with LakeNode(folder, None, max_prepared_transactions=5) as started:
         yield started
 
 
@@ -333,3 +334,28 @@ def test_truncate_that_stops_between_two_partitions(
     found = sorted(lake.rows(f"SELECT * FROM {halves}"))
     assert found == ([(3,), (11,), (12,)] if others else [])
     assert len(told(lake, halves)) == 1
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "PREPARE TRANSACTION 'late'"])
+def test_rules_that_come_while_a_block_is_open(lake: LakeNode, end: str) -> None:
+    """A server's ALTER TABLE would wait for the block."""
+    cases = (
+        ("INSERT INTO r1 VALUES (100)", "ALTER TABLE r ATTACH PARTITION r1 FOR VALUES IN (1)"),
+        ("INSERT INTO r VALUES (25)", "CREATE TABLE r2 PARTITION OF r FOR VALUES IN (25)"),
+        ("INSERT INTO r VALUES (7)", "ALTER TABLE r DETACH PARTITION rd"),
+        ("INSERT INTO r1 VALUES (1), (1)", "CREATE UNIQUE INDEX ON r1 (id)"),
+        ("INSERT INTO r1 VALUES (0); UPDATE r1 SET id = 5", "CREATE UNIQUE INDEX ON r1 (id)"),
+    )
+    for change, command in cases:
+        lake.execute("CREATE TABLE r (id int) PARTITION BY LIST (id)", "CREATE TABLE r1 (id int)")
+        lake.execute("CREATE TABLE rd PARTITION OF r DEFAULT", "INSERT INTO r1 VALUES (1)")
+        with contextlib.closing(lake.connect()) as session:
+            session.execute(f"BEGIN; SELECT 1; {change}")
+            lake.execute(command)
+            with pytest.raises(psycopg.errors.SerializationFailure, match="was altered"):
+                session.execute(end)
+        lake.execute("INSERT INTO rd VALUES (50)")
+        assert sorted(lake.rows("SELECT id FROM r1")) == [(1,)]
+        assert sorted(lake.rows("SELECT id FROM rd")) == [(50,)]
+        for table in ("r", "r1", "r2", "rd"):
+            lake.execute(f"DROP TABLE IF EXISTS {table}")

@@ -17,7 +17,7 @@ from pyroaring import BitMap
 
 from penstock.catalog import BlockCatalog, BlockMessage, Catalog, LakeTable, MadeTable, MessageHead
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
-from penstock.executor.routes import OpenTable
+from penstock.executor.routes import OpenTable, RowRules, row_rules
 from penstock.executor.rows import serialization_failure
 from penstock.executor.tables import BlockPosition
 from penstock.lakehouse import protocol
@@ -41,10 +41,12 @@ the state store as one value; a value in SQLite must be smaller than 1 GB."""
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A block's changes and new tables, by table oid, and the messages that it has emitted. The
-    value is immutable, so a savepoint just keeps it."""
+    """A block's changes and new tables, by the tables' oids, and the messages that it has emitted.
+    ``rules``: those by which the first new rows of each table were checked. Being immutable, it
+    also serves as a savepoint."""
 
     changes: Mapping[int, StagedChange] = field(default_factory=dict)
+    rules: Mapping[int, RowRules] = field(default_factory=dict)
     tables: Mapping[int, MadeTable] = field(default_factory=dict)
     messages: tuple[BlockMessage, ...] = ()
     message_bytes: int = 0
@@ -185,9 +187,10 @@ class LakeBlock:
         gone: Mapping[str, BitMap],
         written: Sequence[WrittenFile],
         pairs: Sequence[WrittenFile] = (),
+        rules: RowRules | None = None,
     ) -> None:
-        """Stage a change of a leaf. ``gone``: deleted rows of the version that was opened last;
-        ``written``: new files in the leaf's folder."""
+        """Stage a change of a leaf: ``gone`` rows of the version that was last opened, and files
+        ``written`` to its folder, whose rows were checked by ``rules``."""
         uri, state = leaf.uri or "", self._states[leaf.oid]
         self.wrote(uri, written)
         self.wrote(pairs_folder(uri), pairs)
@@ -195,7 +198,25 @@ class LakeBlock:
             leaf.oid, uri, leaf.qualified_name, state
         )
         after = before.with_rows(kind, state, gone, written, pairs)
-        self.staged = replace(self.staged, changes={**self.staged.changes, leaf.oid: after})
+        known = {leaf.oid: rules} if written and rules is not None else {}
+        self.staged = replace(
+            self.staged,
+            changes={**self.staged.changes, leaf.oid: after},
+            rules={**known, **self.staged.rules},
+        )
+
+    def check_rules(self, catalog: Catalog) -> None:
+        """Raise CommitConflict if the new rows of a table were checked by other rules than those
+        that it has now."""
+        changed = [c for c in self.changes if c.added and c.relation in self.staged.rules]
+        with catalog.read() as t:
+            for change in changed:
+                leaf = t.tables.find_oid(change.relation)
+                if leaf is None:
+                    continue  # dropped, which its log tells; or made by this block
+                rules = row_rules(leaf, () if leaf.parent is None else t.tables.all())
+                if rules != self.staged.rules[change.relation]:
+                    raise CommitConflict(f'table "{change.name}" was altered')
 
     def stage_none(self, leaf: LakeTable, mark: Mapping[str, Any]) -> None:
         """Stage the removal of all rows of a leaf that was opened. ``mark``: of the TRUNCATE."""

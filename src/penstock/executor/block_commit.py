@@ -110,6 +110,7 @@ class CommitBlocks:
         if not (changes or tables or messages):
             return
         if alone and (apart or len(changes) == 1):
+            block.check_rules(self._catalog)
             self._commit_each(block, changes)
             return
         if messages:
@@ -117,6 +118,7 @@ class CommitBlocks:
         keyed = () if alone else [change.relation for change in changes if change.added]
         with self._unique.turn(keyed), self._sequencer.one_transaction():
             self._finish_before(changes, tables)
+            block.check_rules(self._catalog)
             if not alone:
                 self._held.now(_tables(changes)).check_changes(changes)
             made = self._commit(block, changes, tables=tables, messages=messages)

@@ -285,7 +285,7 @@ class ModifyByFiles:
         for number, leaf in enumerate(found.leaves):
             mine = [file for to, file in files if to == number]
             if mine:
-                block.stage(leaf, INSERT, {}, mine)
+                block.stage(leaf, INSERT, {}, mine, rules=found.rules[number])
         return sum(file.rows for _, file in files)
 
     def rewrite(
@@ -398,10 +398,10 @@ class ModifyByFiles:
             kind = MOVE if work.leaves else change.kind
             for to, files in work.files.items():
                 if to != work.number:
-                    block.stage(found.leaves[to], INSERT, {}, files)
+                    block.stage(found.leaves[to], INSERT, {}, files, rules=found.rules[to])
             if work.count:
-                mine = work.files.get(work.number, ())
-                block.stage(found.leaves[work.number], kind, work.gone, mine, paired)
+                mine, rules = work.files.get(work.number, ()), found.rules[work.number]
+                block.stage(found.leaves[work.number], kind, work.gone, mine, paired, rules)
         return sum(work.count for work in works)
 
     def _check_not_filled(self, what: str, table: LakeTable) -> None:

@@ -32,21 +32,48 @@ from penstock.pipeline.write import Destination
 from penstock.walsender.lake_columns import LakeColumn, columns_of, schema_of
 
 ROUTE: Final = "_penstock_partition"
-"""The column with the number of a row's leaf, which ``Route.routed`` adds to a frame."""
+"""The column that ``Route.routed`` adds to a frame."""
+_DEFAULT: Final = "DEFAULT"
+"""The bound of a default partition."""
 _OUTSIDE: Final = -2
 """The number that stands for "not in the named table"."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """The rules for new rows of a leaf that stand in the catalogs. ``keys``: the columns of each
+    unique key; ``bounds``: (oid, parent, bound) of the leaf and its ancestors, and beside a default
+    partition of all others. Nothing is locked, so they may change while a block is open."""
+
+    keys: frozenset[tuple[str, ...]]
+    bounds: frozenset[tuple[int, int | None, str | None]]
+
+
+def row_rules(leaf: LakeTable, tables: Iterable[LakeTable]) -> RowRules:
+    """Return the rules of a leaf. ``tables``: all tables, if the leaf is a partition."""
+    by_oid = {table.oid: table for table in tables}
+    bounds: set[tuple[int, int | None, str | None]] = set()
+    above: LakeTable | None = leaf
+    while above is not None and above.parent is not None:
+        default = above.bound == _DEFAULT
+        beside = [t for t in by_oid.values() if t.parent == above.parent] if default else [above]
+        bounds |= {(table.oid, table.parent, table.bound) for table in beside}
+        above = by_oid.get(above.parent)
+    keys = frozenset({leaf.primary_key, *(index.columns for index in leaf.indexes)})
+    return RowRules(keys - {()}, frozenset(bounds))
+
+
 @dataclass(frozen=True)
 class Route:
-    """Routes rows of ``table`` to its leaves. ``routing`` returns a row's index into ``leaves``;
-    None if the table has no partitions. ``above`` returns 0 for rows that belong to the table; None
-    if the table is not a partition."""
+    """Route rows of ``table`` to its leaves. ``routing`` returns a row's index into ``leaves``, and
+    is None if the table has no partitions. ``above`` returns 0 for rows that belong to the table,
+    and is None if the table is no partition. ``rules`` has the rules of each leaf."""
 
     table: LakeTable
     leaves: tuple[LakeTable, ...]
     routing: Level | None
     above: Level | None
+    rules: tuple[RowRules, ...] = ()
 
     @property
     def keys(self) -> frozenset[str]:
@@ -120,12 +147,16 @@ def route(
     schema = schema_of(columns)
     routing: Level | None = None
     leaves: tuple[LakeTable, ...] = (table,)
+    above: Level | None = None
+    known: Sequence[LakeTable] = ()
+    if table.partition_key is not None or table.parent is not None:
+        with catalog.read() as t:
+            known = t.tables.all()
     if table.partition_key is not None:
         routing, leaves = routing_of(tables.tree(table), schema)
-    if table.parent is None:
-        return Route(table, leaves, routing, None)
-    with catalog.read() as t:
-        return Route(table, leaves, routing, membership(table, t.tables.all(), schema))
+    if table.parent is not None:
+        above = membership(table, known, schema)
+    return Route(table, leaves, routing, above, tuple(row_rules(leaf, known) for leaf in leaves))
 
 
 @dataclass(frozen=True, slots=True)

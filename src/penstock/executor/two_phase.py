@@ -24,6 +24,7 @@ from penstock.catalog import (
     Role,
 )
 from penstock.errors import (
+    CommitConflict,
     DuplicateObject,
     FeatureNotSupported,
     InsufficientPrivilege,
@@ -33,7 +34,7 @@ from penstock.errors import (
     StorageError,
     UndefinedObject,
 )
-from penstock.executor.block import LakeBlock
+from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.held_rows import Held, HeldRows
 from penstock.failpoint import (
@@ -91,6 +92,8 @@ class TwoPhase:
             self._claim(prepared_id, gid, changes, messages, role)
             failpoint(AFTER_PREPARE_INTENT)
             self._held.wait_for_statements(changes, interrupts)
+            if block is not None:
+                _check_rules(block, self._catalog)
             self._commits.prepare(prepared_id, changes)
         except BaseException as error:
             if self._forgotten(prepared_id, error) and block is not None:
@@ -240,6 +243,13 @@ class TwoPhase:
     def _forget(self, prepared_id: str) -> None:
         with self._catalog.write() as t:
             t.prepared_blocks.delete(prepared_id)
+
+
+def _check_rules(block: LakeBlock, catalog: Catalog) -> None:
+    try:
+        block.check_rules(catalog)
+    except CommitConflict as error:
+        raise outrun_block(error) from None
 
 
 def _of_a_publisher(t: CatalogTransaction, gid: str) -> bool:
