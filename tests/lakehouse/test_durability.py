@@ -13,8 +13,9 @@ import pytest
 from pyroaring import BitMap
 
 from lakehouse.tables import accounts, commit, write
+from penstock.lakehouse.change import StagedChange, StagedCommit
 from penstock.lakehouse.cuts import CutOwner, CutTable
-from penstock.lakehouse.log import entry_uri
+from penstock.lakehouse.log import entry_uri, log_folder
 from penstock.lakehouse.storage import local_path
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -141,3 +142,22 @@ def test_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(table, 1)
     table.checkpoint()
     Warehouse(str(tmp_path), fsync=False).cuts.append(CutOwner("s", "id"), Lsn(1), None, {})
+
+
+def test_a_commit_that_is_found_after_a_kill(tmp_path: Path, journal: Journal) -> None:
+    """The process may have ended before it synced the entry's name."""
+    table = accounts(tmp_path, fsync=True)
+    change = StagedChange.of(7, table.uri, table.name, table.state)
+    change = change.with_rows("insert", table.state, {}, write(table, range(3)))
+
+    def again() -> StagedCommit:
+        journal.events.clear()
+        return StagedCommit(table.storage, table._store, change, "the block", [7, 8])
+
+    log = Path(local_path(log_folder(table.uri)))
+    version = again().put()
+    assert again().put() == version and journal.synced(log)
+    assert again().there() and journal.synced(log)
+    again().undo()
+    again().undo()
+    assert journal.synced(log)

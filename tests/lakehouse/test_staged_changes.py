@@ -17,7 +17,12 @@ from deltalake import write_deltalake
 from pyroaring import BitMap
 
 from lakehouse.tables import accounts, commit, delta_rs_ids, rows_of, write
-from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
+from penstock.errors import (
+    CommitConflict,
+    FeatureNotSupported,
+    NotInPrerequisiteState,
+    PenstockError,
+)
 from penstock.lakehouse.change import StagedChange, StagedCommit, from_json, to_json
 from penstock.lakehouse.state import TableState, load, load_vectors
 from penstock.lakehouse.table import DeltaTable
@@ -215,3 +220,21 @@ def test_a_table_that_was_altered_or_dropped(tmp_path: Path) -> None:
     with pytest.raises(CommitConflict, match="was dropped"):
         StagedCommit(table.storage, table._store, change).put()
     StagedCommit(table.storage, table._store, change, "g", [7]).undo()
+
+
+def test_the_way_back_after_vacuum(tmp_path: Path) -> None:
+    """A table that names files which are gone could not be read any more."""
+    table = made(tmp_path, range(10))
+    (path,) = table.files
+    change = StagedChange.of(7, table.uri, table.name, table.state)
+    change = change.with_rows("delete", table.state, {path: BitMap(range(10))}, write(table, [77]))
+    done = StagedCommit(table.storage, table._store, change, "the block", [7, 8])
+    done.put()
+    content = table.storage.read(f"{table.uri}/{path}")
+    table.storage.remove(f"{table.uri}/{path}")
+    with pytest.raises(NotInPrerequisiteState, match="were removed"):
+        done.undo()
+    assert delta_rs_ids(table) == [77]
+    table.storage.write(f"{table.uri}/{path}", content)
+    done.undo()
+    assert delta_rs_ids(table) == list(range(10))

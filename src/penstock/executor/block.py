@@ -209,6 +209,8 @@ class LakeBlock:
         """Raise CommitConflict if the new rows of a table were checked by other rules than those
         that it has now."""
         changed = [c for c in self.changes if c.added and c.relation in self.staged.rules]
+        if not changed:
+            return
         with catalog.read() as t:
             for change in changed:
                 leaf = t.tables.find_oid(change.relation)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,7 +43,7 @@ from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.deletion_vectors import Descriptor, VectorFile, inline, of_inline
 from penstock.lakehouse.files import WrittenFile, file_uri
 from penstock.lakehouse.foreign import empties
-from penstock.lakehouse.log import read_entry
+from penstock.lakehouse.log import log_folder, read_entry
 from penstock.lakehouse.log_store import LogStore
 from penstock.lakehouse.row_pairs import pairs_folder, pairs_mark
 from penstock.lakehouse.state import TableState, data_file, load, load_at, load_vectors
@@ -548,9 +548,9 @@ class StagedCommit:
         return self._log.settle()
 
     def undo(self) -> None:
-        """Undo the commit if it was put, and make sure that it is not put later. Raises
-        StorageError; FeatureNotSupported if the table has since got a feature that our commits do
-        not maintain."""
+        """Take the commit back if it was put, and make sure that it is not put later. Raises
+        StorageError, FeatureNotSupported if the table has since got a feature that our commits do
+        not maintain, and NotInPrerequisiteState if VACUUM has removed files that must come back."""
         while True:
             if self._find(undone=True)[0] is not None:
                 return
@@ -567,6 +567,7 @@ class StagedCommit:
                 protocol.check_features(self.change.name, state.protocol, state.metadata)
                 self._say_rewritten(state)
                 change = self._to_undo(there, state.version)
+                self._check_back(path for path in change.gone if path not in state.files)
                 touched = {*change.gone, *change.added}
                 load_vectors(self._storage, self.change.uri, state, touched)
                 mark = {**self._mark(undone=True), **reversal_mark([there])}
@@ -613,15 +614,27 @@ class StagedCommit:
                 raise CommitConflict(f'others have changed rows of table "{self.change.name}"')
 
     def _check_files(self) -> None:
-        """Raise CommitConflict if own files are gone: VACUUM may remove them before the commit."""
-        uris = [file_uri(self.change.uri, path) for path in self.change.paths()]
+        """Raise CommitConflict if own files are gone: VACUUM removes them if they wait for long."""
+        if not self._exist(self.change.paths()):
+            raise CommitConflict(
+                f'files that this transaction has written for table "{self.change.name}" were '
+                "removed"
+            )
+
+    def _check_back(self, paths: Iterable[str]) -> None:
+        """Raise NotInPrerequisiteState if files that must come back are gone: readers would look
+        for them."""
+        if not self._exist(paths):
+            raise NotInPrerequisiteState(
+                f'cannot take back a commit to table "{self.change.name}": files whose rows it has '
+                "deleted were removed",
+                hint="Put the table's files back from a copy.",
+            )
+
+    def _exist(self, paths: Iterable[str]) -> bool:
         with ThreadPoolExecutor(_STATS) as pool:
-            there = pool.map(self._storage.exists, uris)
-            if not all(there):
-                raise CommitConflict(
-                    f'files that this transaction has written for table "{self.change.name}" were '
-                    "removed"
-                )
+            uris = [file_uri(self.change.uri, path) for path in paths]
+            return all(pool.map(self._storage.exists, uris))
 
     def _say_rewritten(self, state: TableState) -> None:
         lost = len(self.change.added.keys() - state.files.keys())
@@ -657,13 +670,15 @@ class StagedCommit:
         return change
 
     def _find(self, *, undone: bool) -> tuple[int | None, int]:
-        """Find the commit, or with ``undone`` the commit that has undone it. Return its version
-        (None if there is none), and the last version that was searched."""
+        """Find the commit, or with ``undone`` the commit that has taken it back. Return its version
+        (None if there is none), which is durable then, and the last version that was searched."""
         version, found = self.change.version, None
         while (entry := read_entry(self._storage, self.change.uri, version + 1)) is not None:
             version += 1
             if found is None and group_of(entry) == self._group and is_undone(entry) is undone:
                 found = version
+        if found is not None:  # a process may have been killed before it synced the entry's name
+            self._storage.sync_folder(log_folder(self.change.uri))
         return found, version
 
     def _seen_all(self, seen: int, state: TableState) -> bool:
