@@ -21,7 +21,7 @@ from penstock import failpoint
 from penstock.catalog import BlockCommit
 from penstock.catalog.block_commits import BlockCommits
 from penstock.errors import StorageError
-from penstock.executor import block_commit
+from penstock.executor import block_commit, modify
 from penstock.executor.block_commit import CommitBlocks
 from penstock.lakehouse import xact
 from penstock.lakehouse.change import StagedCommit
@@ -328,12 +328,14 @@ def test_truncate_that_stops_between_two_partitions(
         session.execute(f"TRUNCATE {halves}")
     assert opened(lake, f"{halves}_1").rows == 0 and told(lake, halves) == []
     if others:
-        lake.execute(f"INSERT INTO {halves}_2 VALUES (12)")
+        lake.execute(f"INSERT INTO {halves}_2 VALUES (12)", f"INSERT INTO {halves}_1 VALUES (5)")
     assert lake.node.serving is not None
     lake.node.serving._blocks.finish()
     found = sorted(lake.rows(f"SELECT * FROM {halves}"))
-    assert found == ([(3,), (11,), (12,)] if others else [])
-    assert len(told(lake, halves)) == 1
+    assert found == ([(3,), (5,), (11,), (12,)] if others else [])
+    inserts = ["table _1: INSERT: id[integer]:5", "table _2: INSERT: id[integer]:12"]
+    truncate = ["table _1, _2: TRUNCATE: (no-flags)"]
+    assert sorted(told(lake, halves)) == (inserts if others else truncate)
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "PREPARE TRANSACTION 'late'"])
@@ -359,3 +361,25 @@ def test_rules_that_come_while_a_block_is_open(lake: LakeNode, end: str) -> None
         assert sorted(lake.rows("SELECT id FROM rd")) == [(50,)]
         for table in ("r", "r1", "r2", "rd"):
             lake.execute(f"DROP TABLE IF EXISTS {table}")
+
+
+def test_a_partition_of_a_subscription_that_cannot_be_written(
+    lake: LakeNode, halves: str, monkeypatch: Patch
+) -> None:
+    """The client is told what has happened, and in which partitions."""
+    put = StagedCommit.put
+
+    def failing(commit: StagedCommit, *state: Any) -> int:
+        if commit.change.name == f"public.{halves}_2":
+            raise StorageError("the disk is full", sqlstate="53100")
+        return put(commit, *state)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(modify, "_is_filled", lambda *_: True)
+        patched.setattr(StagedCommit, "put", failing)
+        with pytest.raises(psycopg.errors.StatementCompletionUnknown) as raised:
+            lake.execute(f"TRUNCATE {halves}")
+    assert raised.value.diag.message_primary == "the disk is full"
+    assert f'"public.{halves}_1"' in (raised.value.diag.message_hint or "")
+    assert lake.rows(f"SELECT * FROM {halves}") == [(11,)]
+    assert told(lake, halves) == ["table _1: TRUNCATE: (no-flags)"]

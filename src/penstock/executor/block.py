@@ -18,7 +18,7 @@ from pyroaring import BitMap
 from penstock.catalog import BlockCatalog, BlockMessage, Catalog, LakeTable, MadeTable, MessageHead
 from penstock.errors import CommitConflict, FeatureNotSupported, PenstockError
 from penstock.executor.routes import OpenTable, RowRules, row_rules
-from penstock.executor.rows import serialization_failure
+from penstock.executor.rows import sentence, serialization_failure
 from penstock.executor.tables import BlockPosition
 from penstock.lakehouse import protocol
 from penstock.lakehouse.change import StagedChange
@@ -276,9 +276,8 @@ class LakeBlock:
 
 
 def outrun_block(error: CommitConflict) -> PenstockError:
-    """Return the error for a block that lost a race: others changed its rows first."""
-    detail = f"{error.message[0].upper()}{error.message[1:]}."
-    return serialization_failure(detail, again="transaction")
+    """Return the error of a block whose rows others have changed first."""
+    return serialization_failure(sentence(error), again="transaction")
 
 
 def not_in_a_block(what: str) -> FeatureNotSupported:

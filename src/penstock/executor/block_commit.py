@@ -39,7 +39,7 @@ from penstock.errors import (
 )
 from penstock.executor.block import LakeBlock, outrun_block
 from penstock.executor.held_rows import HeldRows
-from penstock.executor.rows import serialization_failure
+from penstock.executor.rows import partly_done, sentence, serialization_failure
 from penstock.executor.spark_errors import spark_errors
 from penstock.executor.unique_keys import UniqueKeys
 from penstock.failpoint import (
@@ -138,7 +138,9 @@ class CommitBlocks:
                     raise
                 block.keep([*done, change])  # a lost race has called keep(())
                 names = [each.name for each in done]
-                raise serialization_failure(error.detail or error.message, names) from None
+                if not isinstance(error, CommitConflict):
+                    raise partly_done(error, names) from None
+                raise serialization_failure(sentence(error), names) from None
             done.append(change)
             self._checkpoint([(commit, (version, state))])
 

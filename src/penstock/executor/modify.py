@@ -47,6 +47,7 @@ from penstock.executor.rows import (
     delta_table,
     outrun,
     quoted,
+    sentence,
     serialization_failure,
 )
 from penstock.executor.select import LakeSelect
@@ -247,7 +248,9 @@ class ModifyByFiles:
             count = self._insert(found, opened, rows, block, turn)
             try:
                 self._commit(table, block)
-            except (CommitConflict, FeatureNotSupported):
+            except CommitConflict as error:
+                raise serialization_failure(sentence(error)) from None
+            except FeatureNotSupported:
                 raise altered_error(table) from None
             return count
 
@@ -869,7 +872,7 @@ class RowMoves:
             job.stage(rows, counts, block)
             self._blocks.commit(block, alone=True)
         except CommitConflict as error:
-            raise serialization_failure(error.message) from None
+            raise serialization_failure(sentence(error)) from None
         finally:
             rows.unpersist()
             block.end()

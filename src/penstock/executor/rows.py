@@ -405,6 +405,11 @@ def serialization_failure(
     return partly_done(PenstockError(message, detail=detail), done)
 
 
+def sentence(error: PenstockError) -> str:
+    """Return the message of an error as a detail, which is a sentence."""
+    return f"{error.message[0].upper()}{error.message[1:]}."
+
+
 def partly_done(error: PenstockError, done: Sequence[str]) -> PenstockError:
     """Return the error of a statement that has met ``error`` when its part of the tables ``done``
     was committed already."""
