@@ -113,6 +113,23 @@ def test_killed_between_two_tables(tmp_path: Path, place: str, passes: int) -> N
         bank.node.close()
 
 
+@pytest.mark.parametrize("place", failpoint.BLOCK_NAMES)
+def test_truncate_that_is_killed(tmp_path: Path, place: str) -> None:
+    """All tables are empty after the next start."""
+    bank = Bank(tmp_path)
+    try:
+        bank.make_tables()
+        bank.start(place)
+        with pytest.raises(psycopg.OperationalError):
+            bank.run("TRUNCATE a, b, c")
+        assert bank.node.wait_end(60) == -signal.SIGKILL, bank.node.log_tail()
+        bank.start()
+        assert bank.rows() == {"a": [], "b": [], "c": []}
+        assert bank.log()[-1] == ("a", "b", "c")
+    finally:
+        bank.node.close()
+
+
 MESSAGES = ("one", "two")
 BLOCK_OF_MESSAGES = (
     BLOCK[0],
