@@ -268,6 +268,7 @@ def test_a_table_that_was_not_logged(database_on: Callable[..., Database], versi
     assert t.after("VACUUM FULL t", "CLUSTER t USING t_pkey", "TRUNCATE t", "REINDEX TABLE t") == ""
 
 
+@pytest.mark.parametrize("version", [14, 18])
 def test_a_table_that_was_in_another_schema(database: Database) -> None:
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY); CREATE SCHEMA other;"
@@ -481,6 +482,23 @@ def test_a_partition_that_was_attached_and_emptied(database: Database) -> None:
     assert root.after(attach.format("k", 40, 50), "INSERT INTO root VALUES (41)") == ""
     assert root.after(attach.format("l", 30, 40), "INSERT INTO root VALUES (31)", "TRUNCATE l") == (
         'Partition "l" was emptied'
+    )
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_a_partition_that_was_filled_and_lost_a_column(
+    database_on: Callable[..., Database], version: int
+) -> None:
+    """In the transaction that has made and attached it: its rows came with it."""
+    database = database_on(version)
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    root = Looks(database, "root")
+    made = "CREATE TABLE l (id int NOT NULL, w int, v text); INSERT INTO l VALUES (31, 1, 'a')"
+    attached = "ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (30) TO (40)"
+    assert root.after(f"BEGIN; {made}; ALTER TABLE l DROP w; {attached}; COMMIT") == (
+        'Partition "l" was attached with rows'
     )
 
 

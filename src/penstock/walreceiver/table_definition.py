@@ -543,9 +543,10 @@ SELECT 'leaves', b.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
 UNION ALL
 SELECT 'links', b.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
          b.leaf::bigint, b.parent::bigint, b.attached::text::bigint, b.command::text::bigint,
-         -- ATTACH writes each column again
+         -- ATTACH writes each column again, but not those that were dropped
          EXISTS (SELECT FROM pg_catalog.pg_attribute a
-                  WHERE a.attrelid = b.leaf AND a.attnum > 0 AND a.xmin = b.attached
+                  WHERE a.attrelid = b.leaf AND a.attnum > 0 AND NOT a.attisdropped
+                    AND a.xmin = b.attached
                     AND a.cmin::text::bigint < b.command::text::bigint)) ORDER BY b.leaf)::text
   FROM below b GROUP BY 2
 UNION ALL
