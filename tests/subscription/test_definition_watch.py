@@ -269,6 +269,25 @@ def test_a_table_that_was_not_logged(database_on: Callable[..., Database], versi
 
 
 @pytest.mark.parametrize("version", [14, 18])
+def test_a_table_of_fixed_width_that_is_written_anew(
+    database_on: Callable[..., Database], version: int
+) -> None:
+    """Its rows tell who has done so: it has no TOAST table. VACUUM FULL writes the catalog's row of
+    a column again that was added with a default."""
+    database = database_on(version)
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1);"
+        "ALTER TABLE t ADD c int NOT NULL DEFAULT 5; CREATE PUBLICATION p FOR TABLE t;"
+        "CREATE PUBLICATION q"
+    )
+    t = Looks(database, "t")
+    assert t.after("VACUUM FULL t") == ""
+    assert t.after("ALTER TABLE t ALTER c SET STATISTICS 10", "CLUSTER t USING t_pkey") == ""
+    computed = "ALTER TABLE t ALTER c TYPE int USING 7"
+    assert t.after(computed) == 'ALTER TABLE has computed new values for column "c"'
+    assert t.after("VACUUM FULL t") == ""
+
+
 def test_a_table_that_was_in_another_schema(database: Database) -> None:
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY); CREATE SCHEMA other;"

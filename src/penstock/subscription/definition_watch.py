@@ -327,11 +327,12 @@ def compare(
     raw = found.tables[oid]
     before, now = known.definition, parse_definition(raw)
     known = replace(known, origins={**_added_since(before, held), **known.origins})
-    reasons = list(_changed_columns(known, before, now, held, widens=widens))
+    rewrite = _Rewrite.between(known, now, oid, leaves)
+    reasons = list(_changed_columns(known, now, held, rewrite, widens=widens))
     of_types = _changed_types(before, now, held)
     reasons += of_types.reasons
     reasons += _labels_again(known, now)
-    fills = _fills(known, before, now)
+    fills = _fills(known, now, rewrite)
     reasons += _unsent_columns(now, fills, held)
     reasons += _not_logged(before, now)
     changed = _changed_leaves(known, before, now, leaves)
@@ -353,7 +354,7 @@ def compare(
         {**known.attached, **dict.fromkeys(changed.attached, found.until)},
         found.publications,
         {
-            **dict.fromkeys(_retyped(known, before, now, held, widens=widens), between),
+            **dict.fromkeys(_retyped(known, now, held, rewrite, widens=widens), between),
             **known.untold,
         },
     )
@@ -406,40 +407,70 @@ def _origins(
     return origins
 
 
-def _rewritten(before: TableDefinition, now: TableDefinition) -> bool:
-    """Return whether ALTER TABLE has rewritten the rows to other files. ALTER TABLE makes another
-    TOAST table; VACUUM FULL and CLUSTER keep it, and so do not count. Without a TOAST table, every
-    rewrite counts."""
-    if before.toast and before.toast == now.toast:
-        return False
-    earlier = {leaf.oid: leaf for leaf in before.leaves}
-    pairs = [(earlier[leaf.oid], leaf) for leaf in now.leaves if leaf.oid in earlier]
-    moved = any(
-        old.filenode != new.filenode and not (old.toast and old.toast == new.toast)
-        for old, new in pairs
-    )
-    return moved or before.filenode != now.filenode
+@dataclass(frozen=True)
+class _Rewrite:
+    """Answer whether ALTER TABLE has rewritten the rows to other files. ALTER TABLE makes another
+    TOAST table; VACUUM FULL and CLUSTER keep it. Without a TOAST table the rows tell: ALTER TABLE
+    writes all of them in its own transaction, VACUUM FULL keeps their transactions.
+
+    ``certain``: some relation has another TOAST table; ``moved``: the relations without one that
+    have another file; ``is_older``: asks whether one of these has rows from before the last
+    look."""
+
+    certain: bool
+    moved: tuple[int, ...]
+    is_older: Callable[[int], bool | None]
+
+    @classmethod
+    def between(
+        cls, known: Known, now: TableDefinition, oid: int, leaves: LeafQuestions
+    ) -> _Rewrite:
+        """Compare the files of a table and of its leaves."""
+        before = known.definition
+        earlier = {leaf.oid: (leaf.filenode, leaf.toast) for leaf in before.leaves}
+        earlier[oid] = before.filenode, before.toast
+        files = {leaf.oid: (leaf.filenode, leaf.toast) for leaf in now.leaves}
+        files[oid] = now.filenode, now.toast
+        certain, moved = False, []
+        for each, (file, toast) in files.items():
+            file_before, toast_before = earlier.get(each, (file, toast))
+            if file == file_before or (toast and toast == toast_before):
+                continue
+            certain = certain or bool(toast or toast_before)
+            moved.append(each)
+        return cls(certain, tuple(moved), lambda each: leaves.has_older_rows(each, known.xid))
+
+    @cached_property
+    def happened(self) -> bool:
+        """Whether it has. Asks the publisher, if need be."""
+        return self.certain or any(self.is_older(each) is not True for each in self.moved)
 
 
 def _not_logged(before: TableDefinition, now: TableDefinition) -> Iterator[str]:
-    """Yield a reason if the table may have been unlogged for a time: ALTER TABLE then makes another
-    TOAST table without changing a column. A table published by name cannot become unlogged."""
-    rewritten = before.toast and now.toast and before.toast != now.toast
-    same = (before.columns, before.attributes) == (now.columns, now.attributes)
+    """Yield a reason if the table was unlogged for a time. ALTER TABLE then makes another TOAST
+    table without a change of a column. A table that is published by name cannot become unlogged."""
+    rewritten = _has_other_toast(before, now) and _has_same_columns(before, now)
     named = any(m.kind == "t" and not m.relation for m in now.memberships)
-    if rewritten and same and not named and before.memberships and now.memberships:
+    if rewritten and not named and before.memberships and now.memberships:
         yield "ALTER TABLE has rewritten it, as SET UNLOGGED and SET LOGGED do"
 
 
+_Relation = TypeVar("_Relation", TableDefinition, LeafDefinition)
+
+
+def _has_other_toast(before: _Relation, now: _Relation) -> bool:
+    """Return whether a TOAST table was replaced, as no TRUNCATE does."""
+    return bool(before.toast and now.toast and before.toast != now.toast)
+
+
+def _has_same_columns(before: TableDefinition, now: TableDefinition) -> bool:
+    return (before.columns, before.attributes) == (now.columns, now.attributes)
+
+
 def _changed_columns(
-    known: Known,
-    before: TableDefinition,
-    now: TableDefinition,
-    held: HeldColumns,
-    *,
-    widens: bool,
+    known: Known, now: TableDefinition, held: HeldColumns, rewrite: _Rewrite, *, widens: bool
 ) -> Iterator[str]:
-    columns, rewritten = now.by_name, _rewritten(before, now)
+    before, columns = known.definition, now.by_name
     for name in sorted(held.names):
         origin, column = known.origins.get(name), columns.get(name)
         if origin is None or column is None:
@@ -451,28 +482,29 @@ def _changed_columns(
         elif _prints_otherwise(_base_of(origin, before), _base_of(column, now)):
             yield f'ALTER TABLE has given column "{name}" a type that prints values otherwise'
         elif (
-            rewritten
-            and origin.changed != column.changed
+            origin.changed != column.changed
             and not (widens and not origin.attribute.has_type_of(column.attribute))
             and (name in held.local or _keeps_type(origin.attribute, column.attribute))
+            and rewrite.happened
         ):
             yield f'ALTER TABLE has computed new values for column "{name}"'
 
 
 def _retyped(
-    known: Known, before: TableDefinition, now: TableDefinition, held: HeldColumns, *, widens: bool
+    known: Known, now: TableDefinition, held: HeldColumns, rewrite: _Rewrite, *, widens: bool
 ) -> Iterator[str]:
-    """Yield a reason for each rewritten column whose Delta type also changes. The next change of
-    the table has the new type."""
-    columns, rewritten = now.by_name, _rewritten(before, now)
+    """Yield a reason for each column whose Delta type changes, too. The next change of the table
+    has the new type."""
+    columns = now.by_name
     for name in sorted(held.names - held.local):
         origin, column = known.origins.get(name), columns.get(name)
-        if not rewritten or origin is None or column is None or origin.number != column.number:
+        if origin is None or column is None or origin.number != column.number:
             continue
         if (
             origin.changed != column.changed
             and not widens
             and not _keeps_type(origin.attribute, column.attribute)
+            and rewrite.happened
         ):
             yield f'ALTER TABLE has given column "{name}" another type'
 
@@ -503,7 +535,8 @@ def _keeps_type(origin: Attribute, column: Attribute) -> bool:
     return bool(before.equals(arrow_type(column.type_oid, column.typmod)))
 
 
-def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[int, Fill]:
+def _fills(known: Known, now: TableDefinition, rewrite: _Rewrite) -> dict[int, Fill]:
+    before = known.definition
     files = {before.filenode, *(leaf.filenode for leaf in before.leaves)}
     # a new table's file has its OID as its number
     others = (leaf.filenode != leaf.oid and leaf.filenode not in files for leaf in now.leaves)
@@ -521,7 +554,7 @@ def _fills(known: Known, before: TableDefinition, now: TableDefinition) -> dict[
             known_all = whole and between <= {each.number for each in now.attributes}
             fills[column.number] = _fill_of_new(column, now, rewritten=rewritten, whole=known_all)
         elif (fill := known.fills.get(column.number)) is not None:
-            computed = _rewritten(before, now) and earlier.changed != column.changed
+            computed = earlier.changed != column.changed and rewrite.happened
             fills[column.number] = UNKNOWN if computed else _as_of_now(fill, column, before, now)
     return fills
 
