@@ -425,6 +425,59 @@ def test_what_follows_a_truncate_that_was_sent(
     assert [each.reasons for each in differences] == ([] if found is None else [(found,)])
 
 
+def test_a_transaction_from_before_a_truncate_that_was_sent(
+    database: Database, connection: Connection
+) -> None:
+    """Its number is lower, and its rows came after all."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    watch = DefinitionWatch(a_subscription(), lambda rel, text: None, lambda: connection)
+    root = target_of(database, "root")
+    watch.begin(connection, [root], INVALID)
+    with database.connect(autocommit=False) as other:
+        ((earlier,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
+        xid = truncate(database)
+        other.execute("INSERT INTO root VALUES (3)")
+        other.execute("COMMIT")
+    database.execute("TRUNCATE leaf")
+    watch.truncated(root, [(1, xid)], (np.array([2]), np.array([earlier])))
+    ((_, found),) = watch.look([root], Lsn(1 << 60))
+    assert found.reasons == (EMPTIED,)
+
+
+def test_a_partition_that_was_not_logged_after_a_truncate_that_was_sent(
+    database: Database, connection: Connection
+) -> None:
+    """TRUNCATE keeps its TOAST table."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    watch = DefinitionWatch(a_subscription(), lambda rel, text: None, lambda: connection)
+    root = target_of(database, "root")
+    watch.begin(connection, [root], INVALID)
+    watch.truncated(root, [(1, truncate(database))], NO_ROWS)
+    for statement in (
+        "ALTER TABLE leaf SET UNLOGGED",
+        "INSERT INTO root VALUES (3)",
+        "ALTER TABLE leaf SET LOGGED",
+    ):
+        database.execute(statement)
+    ((_, found),) = watch.look([root], Lsn(1 << 60))
+    assert found.reasons == (
+        'ALTER TABLE has rewritten partition "leaf", as SET UNLOGGED and SET LOGGED do',
+    )
+
+
+def truncate(database: Database) -> int:
+    """Truncate the table, and return the number of the transaction."""
+    with database.connect(autocommit=False) as other:
+        ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
+        other.execute("TRUNCATE root")
+        other.execute("COMMIT")
+    return int(xid)
+
+
 def truncate_and_fill(database: Database) -> int:
     """Do it in a subtransaction, and return the number of the whole transaction."""
     with database.connect(autocommit=False) as other:

@@ -121,20 +121,21 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class SentTruncate:
-    """A sent TRUNCATE of a table, with its transaction's xid. ``filled``: the same transaction has
-    changed rows after the TRUNCATE; ``next``: the lowest xid of a later transaction that has
-    changed rows. A later TRUNCATE of leaves would remove such rows, and is not sent."""
+    """A TRUNCATE of a table that was sent, with the number of its transaction. ``filled``: this
+    transaction has changed rows after it; ``next``: the lowest number from which on another one may
+    have done so. A TRUNCATE of leaves removes these rows again, and is not sent."""
 
     xid: int
     filled: bool = False
     next: int | None = None
 
     def before(self, xids: Integers) -> SentTruncate:
-        """Return this TRUNCATE with later row changes by the transactions ``xids`` noted."""
+        """Return it after these transactions have changed rows following it. One that had its
+        number before the TRUNCATE may have done so at any time since."""
         known = [] if self.next is None else [self.next]
         away = (np.append(xids, known).astype(np.int64) - self.xid) % _XIDS
-        later = away[(away > 0) & (away < _XIDS // 2)]
-        following = None if not later.size else (self.xid + int(later.min())) % _XIDS
+        others = np.where(away < _XIDS // 2, away, 1)[away != 0]
+        following = None if not others.size else (self.xid + int(others.min())) % _XIDS
         return SentTruncate(self.xid, self.filled or bool((xids == self.xid).any()), following)
 
     def may_include(self, xid: int) -> bool:
@@ -142,7 +143,7 @@ class SentTruncate:
         return _is_later(xid, self.xid)
 
     def is_newest_before(self, xid: int) -> bool:
-        """Return whether no later transaction has changed rows before ``xid`` was assigned."""
+        """Return whether no other transaction has changed rows before ``xid`` got its number."""
         return self.next is None or _is_later(self.next, xid)
 
 
@@ -794,6 +795,15 @@ def _changed_leaves(
                 unsaid.update(link.child for link in new)
         elif old is not None and leaf.logged and not old.logged:
             reasons.append(f'Partition "{leaf.name}" was not logged for a time')
+        elif (
+            old is not None
+            and leaf.logged
+            and _has_other_toast(old, leaf)
+            and _has_same_columns(before, now)
+            and ask.has_older_rows(oid, known.xid) is False
+        ):
+            rewritten = f'ALTER TABLE has rewritten partition "{leaf.name}"'
+            reasons.append(f"{rewritten}, as SET UNLOGGED and SET LOGGED do")
         elif leaf.logged and _has_other_file(leaf, old, brought):
             emptied = _was_emptied(known, now, leaf, ask, seen=old is not None)
             if emptied is None:
