@@ -436,6 +436,11 @@ def test_rows_that_go_and_come_with_partitions(
     # What loses no row is none of it.
     database.execute("VACUUM FULL m1")
     database.execute("CREATE TABLE m3 PARTITION OF root FOR VALUES FROM (20) TO (30)")
+    database.execute(
+        "BEGIN; CREATE TABLE m4 (LIKE root INCLUDING ALL);"
+        "ALTER TABLE root ATTACH PARTITION m4 FOR VALUES FROM (50) TO (60); COMMIT"
+    )
+    database.execute("INSERT INTO root VALUES (51, 'new')")
     database.execute("INSERT INTO root VALUES (2, 'two'), (25, 'new') ON CONFLICT DO NOTHING")
     node.caught_up("s", database)
     database.execute("TRUNCATE root")

@@ -29,6 +29,7 @@ from penstock.subscription.definition_watch import (
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.table_definition import (
+    CameWith,
     Definitions,
     SeenTransactions,
     read_definitions,
@@ -542,6 +543,158 @@ def test_sessions_that_end_before_the_stream_has_reached_their_look(
     assert watch.look([root], Lsn(1 << 60)) == []
 
 
+LIKE_ROOT = (
+    "CREATE TABLE l (LIKE root INCLUDING ALL);"
+    "ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (30) TO (40)"
+)
+"""As pg_partman makes a partition."""
+WITH_ROWS = 'Partition "l" was attached with rows'
+
+
+class Watched:
+    """A watch of root in a session, and what the stream tells it."""
+
+    def __init__(self, database: Database, connection: Connection) -> None:
+        database.execute(
+            f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+        )
+        self._database, self._connection = database, connection
+        self._root = target_of(database, "root")
+        self.session(INVALID)
+
+    def session(self, applied: Lsn) -> None:
+        def save(rel: SubscriptionRel, text: str) -> None:
+            self._root.rel = replace(self._root.rel, definition=text)
+
+        self._watch = DefinitionWatch(a_subscription(), save, lambda: self._connection)
+        assert self._watch.begin(self._connection, [self._root], applied) == []
+
+    def run(self, statements: str) -> int:
+        """Run it as one transaction, and return its number."""
+        with self._database.connect() as other:
+            other.execute(f"BEGIN; {statements}")
+            ((xid,),) = other.execute("SELECT txid_current() % 4294967296").fetchall()
+            other.execute("COMMIT")
+        return int(xid)
+
+    def told(self, *xids: int, at: int = 10, leaf: str | None = "l") -> None:
+        """Transactions in commit order; the first one names the leaf."""
+        sent = {(at + n, xid) for n, xid in enumerate(xids)}
+        oid = self._database.value(f"SELECT '{leaf}'::regclass::oid::bigint") if leaf else 0
+        self._watch.told(self._root, {int(oid): at}, sent)
+
+    def look(self, applied: Lsn = INVALID) -> tuple[str, ...]:
+        found = self._watch.look([self._root], applied)
+        return tuple(reason for _, difference in found for reason in difference.reasons)
+
+    def end(self) -> tuple[str, ...]:
+        """What a look says once the stream has brought everything."""
+        return self.look(Lsn(1 << 60))
+
+    def conflict(self) -> str:
+        error = self._watch.unproven(self._root)
+        return "" if error is None else f"{error.detail}"
+
+
+@pytest.fixture
+def watched(database: Database, connection: Connection) -> Watched:
+    return Watched(database, connection)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_rows_that_came_by_the_root_of_a_partition_that_was_made_and_attached(
+    watched: Watched, *, restarts: bool
+) -> None:
+    """Their commands have lower numbers than that of ATTACH, as if they were of its transaction."""
+    watched.run(LIKE_ROOT)
+    xids = [watched.run(f"INSERT INTO root VALUES ({i})") for i in range(30, 34)]
+    assert watched.look() == ()
+    watched.told(*xids[:2])
+    if restarts:
+        watched.session(INVALID)
+    watched.told(*xids[2:3], at=20)
+    watched.told(*xids[3:], at=30, leaf=None)
+    assert watched.look() == ()
+    watched.run("INSERT INTO root VALUES (35)")
+    assert watched.end() == ()
+
+
+def test_a_transaction_from_before_a_partition_was_made_and_attached(
+    database: Database, watched: Watched
+) -> None:
+    """Nobody could write to it before: rows with a lower number came by the root, too."""
+    with database.connect(autocommit=False) as other:
+        other.execute("SELECT txid_current()")
+        watched.run(LIKE_ROOT)
+        other.execute("INSERT INTO root VALUES (30)")
+        other.execute("COMMIT")
+    assert watched.end() == ()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        # nothing of it; not the rows; before there was a row of the partition
+        *((), ("another",), ("filled", "another")),
+    ],
+)
+def test_rows_of_others_that_came_with_a_partition(
+    database: Database, watched: Watched, told: tuple[str, ...]
+) -> None:
+    """Since the last look, in a transaction with rows of the root."""
+    database.execute("CREATE TABLE l (id int PRIMARY KEY, v text)")
+    xids = {"filled": watched.run("INSERT INTO l VALUES (30); INSERT INTO root VALUES (5)")}
+    watched.run("ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (30) TO (40)")
+    xids["another"] = watched.run("INSERT INTO root VALUES (31)")
+    assert watched.look() == ()
+    if told:
+        watched.told(*(xids[name] for name in told[:-1]), at=10, leaf=None)
+        watched.told(xids[told[-1]], at=20)
+    assert "was attached" in watched.conflict()
+    assert watched.end() == (WITH_ROWS,)
+
+
+def test_rows_of_before_the_last_look_that_came_with_a_partition(
+    database: Database, watched: Watched
+) -> None:
+    database.execute("CREATE TABLE l (id int PRIMARY KEY, v text); INSERT INTO l VALUES (30)")
+    assert watched.look() == ()
+    watched.run("ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (30) TO (40)")
+    assert watched.look() == (WITH_ROWS,)
+
+
+def test_rows_that_came_with_a_partition_and_are_updated(
+    database: Database, watched: Watched
+) -> None:
+    """The stream tells who has updated them, and that they are missing here."""
+    filled = "INSERT INTO l VALUES (30)"
+    watched.run(LIKE_ROOT.replace(";", f";{filled};", 1))
+    xid = watched.run("UPDATE root SET v = 'b' WHERE id = 30")
+    assert watched.look() == ()
+    watched.told(xid)
+    assert WITH_ROWS in watched.conflict()
+    assert watched.look() == ()
+    assert WITH_ROWS in watched.conflict()
+
+
+@pytest.mark.parametrize(
+    "then", ["DROP TABLE l", "ALTER TABLE root DETACH PARTITION l", "detached and attached again"]
+)
+def test_a_partition_that_goes_before_the_stream_has_told_its_rows(
+    watched: Watched, then: str
+) -> None:
+    watched.run(LIKE_ROOT)
+    xid = watched.run("INSERT INTO root VALUES (30)")
+    assert watched.look() == ()
+    if then.startswith("detached"):
+        watched.run("ALTER TABLE root DETACH PARTITION l; DELETE FROM l")
+        watched.run("ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (30) TO (40)")
+    else:
+        watched.run(then)
+    watched.told(xid, leaf=None)
+    assert len(watched.look()) == 1
+
+
 def test_a_partition_that_was_attached_and_emptied(database: Database) -> None:
     """Its rows were sent meanwhile."""
     database.execute(
@@ -628,7 +781,7 @@ def test_a_look_at_many_partitions_takes_a_moment(database: Database) -> None:
     }
     seen = SeenTransactions(known.xid)
     found = Definitions(known.lsn, known.lsn, known.xid, seen, {16384: raw}, known.publications)
-    nobody = LeafQuestions(lambda leaf, links: False, lambda leaf, xid: True)
+    nobody = LeafQuestions(lambda *leaf: CameWith(certain=False), lambda leaf, xid: True)
     before = first_known(found, 16384, ["id"])
     began = time.process_time()
     difference = compare(before, found, 16384, HeldColumns(frozenset(("id",))), ["p"], nobody)

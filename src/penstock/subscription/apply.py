@@ -88,6 +88,7 @@ from penstock.pgtypes import find
 from penstock.pgtypes.out_of_range import OutOfRange
 from penstock.pipeline.apply import TableOutcome, run_batch
 from penstock.pipeline.changes import DELETE, Stamped, stamp_of
+from penstock.pipeline.columns import Integers
 from penstock.pipeline.fold import fold
 from penstock.pipeline.history import HistoryWork, Stamps
 from penstock.pipeline.net_change import NetChange
@@ -431,15 +432,28 @@ class Applier:
             if error is not None:
                 self._refuse(target, error, touched)
 
-    def _note_truncates(self, share: Share, stamps: Stamps) -> None:
+    def _note_for_looks(self, share: Share, stamps: Stamps) -> None:
         definitions = self._targets.definitions
-        if not (share.truncates or definitions.awaits_look(share.target)):
+        doubts = definitions.has_doubts(share.target)
+        if not (share.truncates or doubts or definitions.awaits_look(share.target)):
             return
         places = np.concatenate([c.sequence for c in share.changes] or [np.empty(0, np.int64)])
         places = places[places >= share.first]
+        if doubts:
+            self._note_transactions(share.target, places, stamps)
         xids = map(int, stamps.xids(np.array(share.truncates, np.int64)))
         truncates = list(zip(share.truncates, xids, strict=True))
         definitions.truncated(share.target, truncates, (places, stamps.xids(places)))
+
+    def _note_transactions(self, target: Target, places: Integers, stamps: Stamps) -> None:
+        """Note the transactions of changes, and which is the first one that names a partition."""
+        leaves: dict[int, int] = {}
+        for place, root, leaf in stamps.chunk.announced_leaves:
+            if root == target.rel.relid:
+                leaves.setdefault(leaf, place)
+        first = map(int, stamps.finish_lsns(np.array([*leaves.values()], np.int64)))
+        sent = zip(map(int, stamps.finish_lsns(places)), map(int, stamps.xids(places)), strict=True)
+        self._targets.definitions.told(target, dict(zip(leaves, first, strict=True)), set(sent))
 
     def _note_labels(self, target: Target, changes: Iterable[ChangeBatch]) -> None:
         if not self._targets.definitions.has_own_types(target):
@@ -574,7 +588,7 @@ class Applier:
             for work in works:
                 if work.leaves is not None:
                     target.partitions.touched |= work.leaves.touched(work.net)
-        self._note_truncates(share, stamps)
+        self._note_for_looks(share, stamps)
         target.rows_applied += share.rows
         return works
 

@@ -52,6 +52,7 @@ from penstock.pipeline.columns import Integers
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.table_definition import (
     AttributeDefinition,
+    CameWith,
     Definitions,
     LeafDefinition,
     Membership,
@@ -162,19 +163,51 @@ class PendingFile:
     survived: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A partition that was attached, perhaps with rows, as the stream has to tell. ``links``: the
+    transactions that attached it; ``seen``: the look that found it so; ``xids``: the transactions
+    of rows that may have come with it, without those that were sent since; None if nobody could
+    read them. ``first``: the finish LSN of the first transaction that was sent with rows of it;
+    ``since``: that of the first one from there on with a higher number than the links.
+
+    ATTACH waits for all who have written to the partition. So a transaction from ``since`` on that
+    was sent with rows of the root has written to the partition by the root."""
+
+    name: str
+    links: tuple[int, ...]
+    seen: Lsn
+    xids: frozenset[int] | None
+    first: int | None = None
+    since: int | None = None
+
+    def after(self, first: int | None, sent: Collection[tuple[int, int]]) -> Doubt:
+        """Return it after some transactions were sent with rows of the root. ``sent``: their finish
+        LSNs and numbers; ``first``: the LSN of the first one that names the partition, or None."""
+        if self.xids is None:
+            return self
+        first, since = first if self.first is None else self.first, self.since
+        if since is None and first is not None:
+            later = (lsn for lsn, xid in sent if all(_is_later(xid, link) for link in self.links))
+            since = min((lsn for lsn in later if lsn >= first), default=None)
+        known = frozenset(xid for lsn, xid in sent if since is not None and lsn >= since)
+        return replace(self, xids=self.xids - known, first=first, since=since)
+
+
 @dataclass(frozen=True)
 class Known:
-    """Definitions on which a table's rows here depend.
-
-    ``lsn``: the LSN of the look that found them; ``xid``: the oldest running transaction then;
-    ``publications``: the subscription's publications then. ``origins``: for each column here, the
-    publisher's column from which its values came; ``fills``: the fills of columns added since the
-    copy, by number. ``left``: the table was found in no publication. ``labels``: labels that were
-    renamed in rows here. ``truncated``: TRUNCATEs of the table sent since. ``attached``: partitions
-    that may have been attached with rows, all updated since; at the given LSN the stream has shown
-    whether. ``untold``: differences that the table's next change shows, with the LSNs between which
-    they took effect; an error if the stream passes the second LSN without a change.
-    ``pending``: new files of leaves that the stream may still explain.
+    """Definitions that the rows of a table here depend on. ``lsn``: the position of the look that
+    found them; ``xid``: the oldest transaction that had not ended then. ``origins``: the
+    publisher's column from which the values of each column here came; ``fills``: the fills of
+    columns that were added since the copy, by number. ``left``: the table was found in no
+    publication. ``labels``: labels that were renamed in rows here. ``truncated``: TRUNCATEs
+    of the table that were sent since. ``attached``: partitions that were attached, perhaps
+    with rows that have all been updated since, and the position up to which the stream has to be
+    read to know. ``publications``: those of the subscription then. ``untold``: differences that the
+    next change of the table tells, with the looks between which they took effect; they are reasons
+    for an error if the stream gets past the second look without a change. ``pending``: new
+    files of leaves that the stream may still account for. ``doubts``: new leaves whose rows the
+    stream may still bring.
     """
 
     lsn: Lsn
@@ -189,6 +222,7 @@ class Known:
     publications: tuple[str, ...] = ()
     untold: Mapping[str, tuple[Lsn, Lsn]] = field(default_factory=dict)
     pending: Mapping[int, PendingFile] = field(default_factory=dict)
+    doubts: Mapping[int, Doubt] = field(default_factory=dict)
 
     @cached_property
     def definition(self) -> TableDefinition:
@@ -221,6 +255,10 @@ class Known:
                 [oid, each.file, str(each.seen), each.survived]
                 for oid, each in self.pending.items()
             ],
+            "doubts": [
+                [oid, of.name, of.links, str(of.seen), None if of.xids is None else sorted(of.xids)]
+                for oid, of in self.doubts.items()
+            ],
         }
         return json.dumps(stored, separators=(",", ":"))
 
@@ -243,6 +281,12 @@ class Known:
             {
                 oid: PendingFile(file, Lsn.parse(seen), survived)
                 for oid, file, seen, survived in stored.get("pending", ())
+            },
+            {
+                oid: Doubt(
+                    name, tuple(links), Lsn.parse(seen), None if xids is None else frozenset(xids)
+                )
+                for oid, name, links, seen, xids in stored.get("doubts", ())
             },
         )
 
@@ -272,21 +316,23 @@ class HeldColumns:
 
 @dataclass(frozen=True)
 class LeafQuestions:
-    """Questions that only the publisher's rows can answer: see ``rows_came_with``,
-    ``rows_are_older`` and ``rows_came_between``. None: a lock prevents an answer now.
-    ``may_be_told``: returns whether the stream may still send the TRUNCATE of the whole table that
-    gave a leaf its file node."""
+    """Questions that only rows can answer: see ``rows_came_with``, ``rows_are_older`` and
+    ``rows_came_between``. None means that nobody can say before a lock is released.
+    ``may_be_told``: tells whether the stream may still bring the TRUNCATE of the whole table that
+    has given a leaf its file node. ``reached``: the position up to which it has brought everything;
+    None if there is no stream to wait for."""
 
-    came_with_rows: Callable[[int, Sequence[PartitionLink]], bool | None]
+    came_with_rows: Callable[[int, Sequence[PartitionLink], int], CameWith | None]
     has_older_rows: Callable[[int, int], bool | None]
     has_rows_between: Callable[[int, int, int], bool | None] = lambda leaf, first, last: False
     may_be_told: Callable[[int, int], bool] = lambda leaf, filenode: False
+    reached: Lsn | None = None
 
 
 def questions(connection: Connection) -> LeafQuestions:
     """Return the questions, asked over a connection to the publisher."""
     return LeafQuestions(
-        lambda leaf, links: rows_came_with(connection, leaf, links),
+        lambda leaf, links, ended: rows_came_with(connection, leaf, links, ended),
         lambda leaf, xid: rows_are_older(connection, leaf, xid),
         lambda leaf, first, last: rows_came_between(connection, leaf, first, last),
     )
@@ -336,7 +382,7 @@ def compare(
     fills = _fills(known, now, rewrite)
     reasons += _unsent_columns(now, fills, held)
     reasons += _not_logged(before, now)
-    changed = _changed_leaves(known, before, now, leaves)
+    changed = _changed_leaves(known, now, found.until, leaves)
     reasons += changed.reasons
     left, gaps, notices = _changed_memberships(known, before, now, publications)
     notices = (*notices, *changed.notices)
@@ -358,6 +404,7 @@ def compare(
             **dict.fromkeys(_retyped(known, now, held, rewrite, widens=widens), between),
             **known.untold,
         },
+        doubts=changed.doubts,
     )
     reasons += gaps
     return Difference(
@@ -738,10 +785,11 @@ def _enum_of(oid: int, types: Mapping[int, TypeDefinition]) -> int | None:
 @dataclass(frozen=True)
 class _LeafChanges:
     """Changes of partitions. ``notices``: changes that concern only later rows; ``attached``: names
-    of partitions that have no row from before they were attached. ``pending``: by leaf, a possible
-    reason, if the stream may still send the TRUNCATE that gave the leaf its file node, or the leaf
-    cannot be read now; None if a sent TRUNCATE explains the file. ``places``: tables whose new
-    links belong to pending leaves; ``survived``: as in ``Difference``."""
+    of partitions that have no row from before they were attached; ``pending``: possible reasons by
+    leaf, where a TRUNCATE that is still to come may have given the leaf another file node, or
+    nobody can read it now; None if one that was sent accounts for it; ``places``: tables whose new
+    links belong to pending leaves; ``survived``: as of ``Difference``; ``doubts``: as of
+    ``Known``."""
 
     reasons: tuple[str, ...]
     notices: tuple[str, ...] = ()
@@ -749,6 +797,7 @@ class _LeafChanges:
     pending: Mapping[int, str | None] = field(default_factory=dict)
     places: frozenset[int] = frozenset()
     survived: frozenset[int] = frozenset()
+    doubts: Mapping[int, Doubt] = field(default_factory=dict)
 
     def without_pending(self, now: Raw, before: Raw) -> Raw:
         """Return ``now`` with the earlier state of pending leaves, so that the next look finds
@@ -767,16 +816,20 @@ class _LeafChanges:
 
 
 def _changed_leaves(
-    known: Known, before: TableDefinition, now: TableDefinition, ask: LeafQuestions
+    known: Known, now: TableDefinition, until: Lsn, ask: LeafQuestions
 ) -> _LeafChanges:
+    before = known.definition
     earlier = {leaf.oid: leaf for leaf in before.leaves}
     leaves = {leaf.oid: leaf for leaf in now.leaves}
-    gone = [leaf for oid, leaf in earlier.items() if oid not in leaves]
-    reasons = [f'Partition "{leaf.name}" was dropped or detached' for leaf in gone]
+    names = {oid: doubt.name for oid, doubt in known.doubts.items()}
+    names |= {oid: leaf.name for oid, leaf in earlier.items()}
+    gone = [name for oid, name in names.items() if oid not in leaves]
+    reasons = [f'Partition "{name}" was dropped or detached' for name in gone]
     places = {(link.child, link.attached) for link in before.links}
     notices: list[str] = []
     attached: list[str] = []
     pending: dict[int, str | None] = {}
+    doubts: dict[int, Doubt] = {}
     unsaid: set[int] = set()
     survived: set[int] = set()
     for oid, leaf in leaves.items():
@@ -787,10 +840,11 @@ def _changed_leaves(
             notices.append(f'changes of partition "{leaf.name}" are not sent, as it is not logged')
         if brought and old is not None:
             reasons.append(f'Partition "{leaf.name}" was detached and attached again')
-        elif brought and (came := ask.came_with_rows(oid, brought)) is not False:
-            if came:
+        elif brought and (came := _came_with_rows(known, leaf, brought, until, ask)):
+            if came is True:
                 reasons.append(f'Partition "{leaf.name}" was attached with rows')
             else:
+                doubts[oid] = came
                 pending[oid] = f'Partition "{leaf.name}" was attached'
                 unsaid.update(link.child for link in new)
         elif old is not None and leaf.logged and not old.logged:
@@ -817,7 +871,31 @@ def _changed_leaves(
         if brought and old is None and oid not in pending:
             attached.append(leaf.name)
     told = tuple(reasons), tuple(notices), tuple(attached)
-    return _LeafChanges(*told, pending, frozenset(unsaid), frozenset(survived))
+    return _LeafChanges(*told, pending, frozenset(unsaid), frozenset(survived), doubts)
+
+
+def _came_with_rows(
+    known: Known,
+    leaf: LeafDefinition,
+    links: Sequence[PartitionLink],
+    until: Lsn,
+    ask: LeafQuestions,
+) -> bool | Doubt:
+    """Return whether a new leaf has rows from before its links, or the doubt about that. ``until``:
+    the position where the look ended."""
+    places, doubt = tuple(link.attached for link in links), known.doubts.get(leaf.oid)
+    if doubt is not None and doubt.links != places:
+        return True  # attached once more
+    if doubt is None or doubt.xids is None:
+        came = ask.came_with_rows(leaf.oid, links, known.xid)
+        if came is not None and came.certain:
+            return True
+        doubt = Doubt(leaf.name, places, until, None if came is None else came.xids)
+    if doubt.xids is None:
+        return doubt
+    if not doubt.xids:
+        return False
+    return doubt if ask.reached is not None and doubt.seen > ask.reached else True
 
 
 def _has_other_file(
@@ -1021,6 +1099,7 @@ def carried_over(
         labels=(),
         truncated=(),
         attached={},
+        doubts={},
     )
 
 
@@ -1198,7 +1277,7 @@ class DefinitionWatch:
     def has_partitions(self, target: WatchedTarget) -> bool:
         """Return whether a table has partitions at the publisher."""
         known = self._known.get(target.rel.sync_id)
-        return known is not None and bool(known.definition.leaves)
+        return known is not None and bool(known.definition.leaves or known.doubts)
 
     def has_own_types(self, target: WatchedTarget) -> bool:
         """Return whether a table has enums or composite types, whose labels and attributes the
@@ -1289,6 +1368,32 @@ class DefinitionWatch:
             noted.pop(xid, None)
             noted[xid] = SentTruncate(xid).before(xids[places > place])
         known = replace(known, truncated=tuple(noted.values())[-_TRUNCATES:])
+        self.accept(target, Difference(known))
+
+    def has_doubts(self, target: WatchedTarget) -> bool:
+        """Return whether the stream has to tell of rows in partitions of a table."""
+        known = self._known.get(target.rel.sync_id)
+        return known is not None and bool(known.doubts)
+
+    def told(
+        self, target: WatchedTarget, first: Mapping[int, int], sent: Collection[tuple[int, int]]
+    ) -> None:
+        """Note transactions with rows of a table, before they are applied. ``sent``: their finish
+        LSNs and numbers; ``first``: by leaf, the finish LSN of the first one that names it."""
+        sync_id = target.rel.sync_id
+        known = self._known.get(sync_id)
+        if known is None or not known.doubts:
+            return
+        doubts = {oid: doubt.after(first.get(oid), sent) for oid, doubt in known.doubts.items()}
+        if doubts == known.doubts:
+            return
+        settled = {oid: doubt for oid, doubt in doubts.items() if doubt.xids == frozenset()}
+        self._pending[sync_id] = {
+            oid: None if oid in settled else reason
+            for oid, reason in self._pending.get(sync_id, {}).items()
+        }
+        attached = {doubt.name: doubt.seen for doubt in settled.values()}
+        known = replace(known, doubts=doubts, attached={**known.attached, **attached})
         self.accept(target, Difference(known))
 
     def sent(self, target: WatchedTarget, leaf: int, name: str) -> SchemaChanged | None:
@@ -1443,7 +1548,7 @@ class DefinitionWatch:
             first = until if known is None or known.file != filenode else known.seen
             return self._leaf_seen.setdefault((sync_id, leaf, filenode), first) > reached
 
-        return replace(questions(connection), may_be_told=may_be_told)
+        return replace(questions(connection), may_be_told=may_be_told, reached=reached)
 
     def error(
         self, target: WatchedTarget, difference: Difference, *, once: bool = False

@@ -138,13 +138,15 @@ class LeafDefinition:
 class PartitionLink:
     """The place of a partition in its tree (pg_inherits). ``attached``: the transaction that made
     the link, and ``command`` the number of its command. ``born``: the partition was made by CREATE
-    TABLE ... PARTITION OF, so that no row was in it before."""
+    TABLE ... PARTITION OF, so that no row was in it before. ``made``: ``attached`` has also made
+    the partition, so that nobody else could write to it before."""
 
     child: int
     parent: int
     attached: int
     command: int
     born: bool
+    made: bool = False
 
 
 @dataclass(frozen=True)
@@ -311,22 +313,51 @@ def _are_sent(kind: str, memberships: Collection[Membership]) -> bool:
     return kind != "p" or any(each.via_root for each in memberships)
 
 
-def rows_came_with(
-    connection: Connection, leaf: int, links: Sequence[PartitionLink]
-) -> bool | None:
-    """Return whether a partition has rows older than one of the links: such rows came to the root
-    without a message. Return True if we may not read its rows, or they have no age (a foreign
-    table); None if somebody has locked it.
+@dataclass(frozen=True, slots=True)
+class CameWith:
+    """Rows of a partition that may be older than its links, which would have come to the root
+    without a message. ``certain``: some are older. ``xids``: otherwise, the transactions of those
+    that may be."""
 
-    The transaction that attached the partition may have written such rows in subtransactions, whose
-    xids are greater than its own. Command numbers continue through all subtransactions, so a row
-    with a lower command number than the link is such a row. Raises PublisherError,
-    ConnectionFailure.
+    certain: bool
+    xids: frozenset[int] = frozenset()
+
+
+def rows_came_with(
+    connection: Connection, leaf: int, links: Sequence[PartitionLink], ended: int
+) -> CameWith | None:
+    """Return which rows of a partition may be older than one of the links. ``ended``: transactions
+    before this one ended when there was no link yet. Return certainty if the rows may not be read,
+    have no age (a foreign table), or are many; None if somebody has locked the partition.
+
+    A transaction with a lower number than the link's may have written before it or after it. So may
+    the transaction of the link, in subtransactions whose numbers are greater than its own. Command
+    numbers continue through all of them, so only a row of an earlier command may be such a row.
+    Raises PublisherError, ConnectionFailure.
     """
-    before = " OR ".join(
-        f"NOT {_since(link.attached)} OR cmin::text::bigint < {link.command}" for link in links
-    )
-    return _has_rows(connection, leaf, before, unread=True)
+    before = " OR ".join(map(_is_before, links))
+    try:
+        rows = _read(
+            connection,
+            leaf,
+            f"SELECT r.xmin::text::bigint, count(*), bool_or(NOT {_since(ended)})"
+            f" FROM (SELECT xmin FROM ONLY {{table}} WHERE {before} LIMIT {_MANY_ROWS}) r"
+            " GROUP BY r.xmin",
+        )
+    except _UnreadableError:
+        return CameWith(certain=True)
+    if rows is None:
+        return None
+    many = len(rows) > _MANY_XIDS or sum(int(str(count)) for _, count, _ in rows) >= _MANY_ROWS
+    if many or any(older == "t" for _, _, older in rows):
+        return CameWith(certain=True)
+    return CameWith(False, frozenset(int(str(xid)) for xid, _, _ in rows))
+
+
+def _is_before(link: PartitionLink) -> str:
+    since = _since(link.attached)
+    own = f"({since} AND cmin::text::bigint < {link.command})"
+    return own if link.made else f"NOT {since} OR {own}"
 
 
 def rows_are_older(connection: Connection, leaf: int, xid: int) -> bool | None:
@@ -389,6 +420,12 @@ def written_since(connection: Connection, xid: int, relations: Collection[int]) 
     return WrittenSince(xid, of("c"), of("p"), of("e"))
 
 
+_MANY_ROWS: Final = 100_000
+"""The number of rows that came with a partition for certain, as nobody asks who has written so
+many."""
+_MANY_XIDS: Final = 1_000
+"""The same of transactions."""
+
 _UNREADABLE: Final = ("42501", "0A000", "42703", "42P01", "3F000")
 """The errors of a table whose rows cannot be read: no privilege; no system column of that name, or
 none in this kind of table; gone meanwhile."""
@@ -398,33 +435,44 @@ _PATIENCE: Final = "100ms"
 wait meanwhile."""
 
 
+class _UnreadableError(Exception):
+    """The rows of a table cannot be read."""
+
+
 def _has_rows(connection: Connection, leaf: int, which: str, *, unread: bool) -> bool | None:
+    try:
+        found = _read(connection, leaf, f"SELECT 1 FROM ONLY {{table}} WHERE {which} LIMIT 1")
+    except _UnreadableError:
+        return unread
+    return None if found is None else bool(found)
+
+
+def _read(connection: Connection, leaf: int, query: str) -> Sequence[Sequence[object]] | None:
+    """Return the rows of a query on a partition, whose name takes the place of ``{table}``. Return
+    None if somebody has locked it; raise _UnreadableError if it cannot be read."""
     rows = connection.query(
         "SELECT n.nspname, c.relname, c.relkind FROM pg_catalog.pg_class c"
         f" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {leaf}"
     )
     if not rows:
-        return False
+        return []
     schema, name, kind = map(str, rows[0])
     if kind == "f":
-        return unread
+        raise _UnreadableError
     setting = "pg_catalog.set_config('lock_timeout', {}, false)"
     ((before,),) = connection.query("SELECT pg_catalog.current_setting('lock_timeout')")
     connection.query(f"SELECT {setting.format(quote_literal(_PATIENCE))}")
     try:
-        found = connection.query(
-            f"SELECT 1 FROM ONLY {quoted(schema)}.{quoted(name)} WHERE {which} LIMIT 1"
-        )
+        return connection.query(query.replace("{table}", f"{quoted(schema)}.{quoted(name)}"))
     except PenstockError as error:
         if error.sqlstate in _UNREADABLE:
-            return unread
+            raise _UnreadableError from error
         if error.sqlstate == _LOCK_NOT_AVAILABLE:
             return None
         raise
     finally:
         if connection.is_open:
             connection.query(f"SELECT {setting.format(quote_literal(str(before)))}")
-    return bool(found)
 
 
 def _pairs(lists: Sequence[Sequence[Any]] | None) -> tuple[tuple[Any, Any], ...]:
@@ -547,7 +595,11 @@ SELECT 'links', b.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
          EXISTS (SELECT FROM pg_catalog.pg_attribute a
                   WHERE a.attrelid = b.leaf AND a.attnum > 0 AND NOT a.attisdropped
                     AND a.xmin = b.attached
-                    AND a.cmin::text::bigint < b.command::text::bigint)) ORDER BY b.leaf)::text
+                    AND a.cmin::text::bigint < b.command::text::bigint),
+         -- nothing writes its system columns again
+         EXISTS (SELECT FROM pg_catalog.pg_attribute a
+                  WHERE a.attrelid = b.leaf AND a.attnum = -1 AND a.xmin = b.attached))
+         ORDER BY b.leaf)::text
   FROM below b GROUP BY 2
 UNION ALL
 SELECT 'memberships', m.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
