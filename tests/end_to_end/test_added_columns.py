@@ -76,6 +76,28 @@ def test_rows_from_before_have_the_publishers_values(
     assert unfilled(node) == ()
 
 
+def test_rows_of_partitions_have_the_publishers_values(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    """A partitioned table itself holds no value for the rows of its partitions."""
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (50);"
+        "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (50) TO (200);"
+        "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i;"
+        "CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root)"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    database.execute("INSERT INTO t VALUES (102, 'before')")
+    database.execute("ALTER TABLE t ADD COLUMN c timestamptz NOT NULL DEFAULT now()")
+    database.execute("UPDATE t SET v = 'x' WHERE id <= 10; INSERT INTO t VALUES (101, 'a')")
+    node.caught_up("s", database)
+    assert equal(node, database, "id", "v", "c")
+    assert unfilled(node) == ()
+
+
 def test_what_is_null_there_is_null_here(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:

@@ -18,6 +18,7 @@ from penstock.subscription import definition_watch
 from penstock.subscription.definition_watch import (
     DefinitionWatch,
     Difference,
+    Fill,
     FillKind,
     HeldColumns,
     Known,
@@ -334,6 +335,37 @@ def test_a_default_that_partitions_hold_no_more_by_itself(database: Database) ->
         *(made, "INSERT INTO root VALUES (11)", added.format("d")),
         *("VACUUM FULL new", "VACUUM FULL leaf", "VACUUM FULL other"),
     )
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_a_default_that_all_partitions_hold(
+    database_on: Callable[..., Database], version: int
+) -> None:
+    """Those that are made later have rows with values of their own."""
+    database = database_on(version)
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    root = Looks(database, "root")
+    made = "CREATE TABLE {} PARTITION OF root FOR VALUES FROM ({}) TO ({})"
+    assert (
+        root.after(
+            *(made.format("earlier", 20, 30), "INSERT INTO root VALUES (21)"),
+            *("ALTER TABLE root ADD w text DEFAULT 'it''s'", "ALTER TABLE root ADD n int"),
+            *(made.format("later", 30, 40), "INSERT INTO root VALUES (31)"),
+        )
+        == ""
+    )
+    known = root.look().known
+    assert known.fill("w") == Fill(FillKind.CONSTANT, "it's")
+    assert known.fill("n").kind is FillKind.NULL
+    # some rows have another value
+    database.execute("CREATE TABLE own (id int PRIMARY KEY, v text, w text, n int)")
+    database.execute("ALTER TABLE own ADD z int DEFAULT 4")
+    assert root.after(
+        "ALTER TABLE root ADD z int DEFAULT 5",
+        "ALTER TABLE root ATTACH PARTITION own FOR VALUES FROM (40) TO (50)",
+    ) == ('Added column "z" has values that were not sent')
 
 
 def test_a_truncate_that_comes_before_it_can_be_seen(

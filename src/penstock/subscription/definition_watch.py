@@ -600,7 +600,8 @@ def _fills(known: Known, now: TableDefinition, rewrite: _Rewrite) -> dict[int, F
             # rows may hold values of a column that was added, sent and dropped in between
             between = set(range(before.columns + 1, column.number))
             known_all = whole and between <= {each.number for each in now.attributes}
-            fills[column.number] = _fill_of_new(column, now, rewritten=rewritten, whole=known_all)
+            unknown = rewritten or not known_all or column.attribute.generated
+            fills[column.number] = UNKNOWN if unknown else _fill_of_new(column, before, now)
         elif (fill := known.fills.get(column.number)) is not None:
             computed = earlier.changed != column.changed and rewrite.happened
             fills[column.number] = UNKNOWN if computed else _as_of_now(fill, column, before, now)
@@ -634,16 +635,23 @@ def _unsent_columns(
 
 
 def _fill_of_new(
-    column: AttributeDefinition, now: TableDefinition, *, rewritten: bool, whole: bool
+    column: AttributeDefinition, before: TableDefinition, now: TableDefinition
 ) -> Fill:
-    """Return the fill of a new column. ``whole``: all columns are published, so the column has had
-    no values that were not sent."""
-    in_leaves = any(column.attribute.name in leaf.missing for leaf in now.leaves)
-    if rewritten or not whole or column.attribute.generated or in_leaves:
-        return UNKNOWN
-    if not column.has_missing:
+    """Return the fill of a column that got no values before this look. Partitions have the values
+    of a partitioned table: one that was there has it, too, if its rows have."""
+    values = {column.missing} if column.has_missing else set()
+    for leaf in now.leaves:
+        if column.attribute.name in leaf.missing:
+            values.add(leaf.missing[column.attribute.name])
+    if not values:
         return NO_VALUE
-    return UNKNOWN if column.missing is None else Fill(FillKind.CONSTANT, column.missing)
+    lacking = any(
+        column.attribute.name not in leaf.missing
+        for leaf in now.leaves
+        if leaf.oid in before.leaf_oids
+    )
+    value = values.pop()
+    return UNKNOWN if values or lacking or value is None else Fill(FillKind.CONSTANT, value)
 
 
 @dataclass(frozen=True)

@@ -121,15 +121,15 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class LeafDefinition:
-    """A partition with rows of its own. ``missing``: columns that have a missing value in it;
-    ``changed``: the transaction that last wrote its row in pg_class. ``logged``: False for an
-    unlogged partition, whose changes are not sent."""
+    """A partition with rows of its own. ``missing``: columns that have a missing value in it, and
+    the value, as in ``AttributeDefinition``; ``changed``: the transaction that last wrote its row
+    in pg_class. ``logged``: False for an unlogged one, whose changes are not sent."""
 
     oid: int
     name: str
     filenode: int
     toast: int
-    missing: frozenset[str]
+    missing: Mapping[str, str | None]
     changed: int
     logged: bool
 
@@ -281,7 +281,7 @@ def parse_definition(raw: Raw) -> TableDefinition:
         ),
         memberships if persistence == "p" and _are_sent(kind, memberships) else (),
         tuple(
-            LeafDefinition(oid, name, filenode, toast, frozenset(missing or ()), changed, logged)
+            LeafDefinition(oid, name, filenode, toast, _missing(missing), changed, logged)
             for oid, name, filenode, toast, missing, changed, logged in raw.get("leaves", ())
         ),
         tuple(PartitionLink(*each) for each in raw.get("links", ())),
@@ -479,6 +479,11 @@ def _pairs(lists: Sequence[Sequence[Any]] | None) -> tuple[tuple[Any, Any], ...]
     return tuple((each[0], each[1]) for each in lists or ())
 
 
+def _missing(columns: Sequence[Any] | None) -> dict[str, str | None]:
+    """Read the columns with a missing value. A text stored before has their names alone."""
+    return {each[0]: each[1] for each in columns or () if not isinstance(each, str)}
+
+
 def _is_node(connection: Connection) -> bool:
     ((version,),) = connection.query("SELECT pg_catalog.version()")
     return "(Penstock)" in str(version)
@@ -554,9 +559,7 @@ SELECT 'attributes', a.attrelid, pg_catalog.json_agg(pg_catalog.json_build_array
          a.attnum, a.attname, a.atttypid::bigint, a.atttypmod, a.attcollation::bigint,
          a.attgenerated,
          CASE WHEN a.attgenerated = '' THEN '' ELSE pg_catalog.md5(d.adbin::text) END,
-         a.atthasmissing,
-         CASE WHEN pg_catalog.cardinality(a.attmissingval::text::text[]) = 1
-              THEN (a.attmissingval::text::text[])[1] END,
+         a.atthasmissing, {missing},
          a.xmin::text::bigint) ORDER BY a.attnum)::text
   FROM pg_catalog.pg_attribute a
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -584,8 +587,8 @@ UNION ALL
 SELECT 'leaves', b.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
          b.leaf::bigint, c.relname, c.relfilenode::bigint,
          c.reltoastrelid::bigint,
-         (SELECT pg_catalog.json_agg(a.attname) FROM pg_catalog.pg_attribute a
-           WHERE a.attrelid = b.leaf AND a.atthasmissing),
+         (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.attname, {missing}))
+            FROM pg_catalog.pg_attribute a WHERE a.attrelid = b.leaf AND a.atthasmissing),
          c.xmin::text::bigint, c.relpersistence <> 'u') ORDER BY b.leaf)::text
   FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.leaf AND c.relkind <> 'p' GROUP BY 2
 UNION ALL
@@ -623,6 +626,11 @@ SELECT 'memberships', m.relid, pg_catalog.json_agg(pg_catalog.json_build_array(
  WHERE p.pubname IN ({publications}) GROUP BY 2
 """
 
+_MISSING: Final = (
+    "CASE WHEN pg_catalog.cardinality(a.attmissingval::text::text[]) = 1"
+    " THEN (a.attmissingval::text::text[])[1] END"
+)
+
 _SCHEMAS: Final = """UNION ALL
     SELECT a.relid, s.pnpubid, s.oid, NULL::text, NULL::text, 's',
            CASE WHEN a.ancestor = a.relid THEN 0 ELSE a.ancestor END, a.path,
@@ -637,6 +645,7 @@ def _query(version: int, publications: Sequence[str], oids: Collection[int]) -> 
     return _QUERY.format(
         oids=", ".join(map(str, sorted(oids))),
         first_normal=_FIRST_NORMAL_OID,
+        missing=_MISSING,
         generated="p.pubgencols::text" if version >= 180000 else "''",
         columns="r.prattrs::text" if lists else "NULL::text",
         row_filter="pg_catalog.md5(r.prqual::text)" if lists else "NULL::text",
