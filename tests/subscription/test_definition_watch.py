@@ -13,6 +13,7 @@ import pytest
 from fix_postgres import Database
 from penstock.catalog.pg_subscription import KEEP
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
+from penstock.catalog.publisher_identity import PublisherUpgrade
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription import definition_watch
 from penstock.subscription.definition_watch import (
@@ -594,11 +595,12 @@ class Watched:
         self._root = target_of(database, "root")
         self.session(INVALID)
 
-    def session(self, applied: Lsn) -> None:
+    def session(self, applied: Lsn, upgrade: PublisherUpgrade | None = None) -> None:
         def save(rel: SubscriptionRel, text: str) -> None:
             self._root.rel = replace(self._root.rel, definition=text)
 
-        self._watch = DefinitionWatch(a_subscription(), save, lambda: self._connection)
+        subscription = replace(a_subscription(), upgraded=upgrade)
+        self._watch = DefinitionWatch(subscription, save, lambda: self._connection)
         assert self._watch.begin(self._connection, [self._root], applied) == []
 
     def run(self, statements: str) -> int:
@@ -651,16 +653,21 @@ def test_rows_that_came_by_the_root_of_a_partition_that_was_made_and_attached(
     assert watched.end() == ()
 
 
+@pytest.mark.parametrize("upgraded", [False, True])
 def test_a_transaction_from_before_a_partition_was_made_and_attached(
-    database: Database, watched: Watched
+    database: Database, connection: Connection, *, upgraded: bool
 ) -> None:
-    """Nobody could write to it before: rows with a lower number came by the root, too."""
+    """Nobody could write to it before: rows with a lower number came by the root, too.
+    ``upgraded``: pg_upgrade has made it, in which they may be as old as they like."""
+    watched = Watched(database, connection)
     with database.connect(autocommit=False) as other:
         other.execute("SELECT txid_current()")
         watched.run(LIKE_ROOT)
         other.execute("INSERT INTO root VALUES (30)")
         other.execute("COMMIT")
-    assert watched.end() == ()
+    if upgraded:
+        watched.session(INVALID, PublisherUpgrade(INVALID, watched.run("SELECT")))
+    assert watched.end() == ((WITH_ROWS,) if upgraded else ())
 
 
 @pytest.mark.parametrize(

@@ -1556,7 +1556,20 @@ class DefinitionWatch:
             first = until if known is None or known.file != filenode else known.seen
             return self._leaf_seen.setdefault((sync_id, leaf, filenode), first) > reached
 
-        return replace(questions(connection), may_be_told=may_be_told, reached=reached)
+        upgrade = self._subscription.upgraded
+
+        def came(leaf: int, links: Sequence[PartitionLink], ended: int) -> CameWith | None:
+            # pg_upgrade has made all partitions of its time anew, with the rows that they had
+            restored = upgrade is not None and not all(
+                _is_later(link.attached, upgrade.xid) for link in links
+            )
+            if restored:
+                links = [replace(link, made=False) for link in links]
+            return rows_came_with(connection, leaf, links, ended)
+
+        return replace(
+            questions(connection), came_with_rows=came, may_be_told=may_be_told, reached=reached
+        )
 
     def error(
         self, target: WatchedTarget, difference: Difference, *, once: bool = False
