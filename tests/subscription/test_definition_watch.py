@@ -164,10 +164,12 @@ class Looks:
         self._known: Known | None = None
         self.look()
 
-    def look(self) -> Difference:
+    def look(self, role: str = "") -> Difference:
         """What differs from the look before, as it is written down between two looks."""
         with Publisher.connect(self._database.conninfo, "looks") as publisher:
             connection = publisher.connection
+            if role:
+                connection.query(f"SET ROLE {role}")
             found = read_definitions(connection, ["p", "q"], [self._oid])
             assert found is not None
             known = self._known or first_known(found, self._oid, self._held.names)
@@ -693,6 +695,19 @@ def test_rows_of_others_that_came_with_a_partition(
     assert watched.end() == (WITH_ROWS,)
 
 
+def test_a_partition_whose_rows_may_not_be_read(database: Database) -> None:
+    """The reason says what to grant."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    root = Looks(database, "root")
+    database.execute("CREATE TABLE l (id int PRIMARY KEY, v text)")
+    with database.connect() as other:
+        other.execute("ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (30) TO (40)")
+    found = root.look("pg_monitor")
+    assert found.reasons == ('Partition "l" was attached, and its rows cannot be read',)
+
+
 def test_rows_of_before_the_last_look_that_came_with_a_partition(
     database: Database, watched: Watched
 ) -> None:
@@ -820,7 +835,7 @@ def test_a_look_at_many_partitions_takes_a_moment(database: Database) -> None:
     }
     seen = SeenTransactions(known.xid)
     found = Definitions(known.lsn, known.lsn, known.xid, seen, {16384: raw}, known.publications)
-    nobody = LeafQuestions(lambda *leaf: CameWith(certain=False), lambda leaf, xid: True)
+    nobody = LeafQuestions(lambda *leaf: CameWith(), lambda leaf, xid: True)
     before = first_known(found, 16384, ["id"])
     began = time.process_time()
     difference = compare(before, found, 16384, HeldColumns(frozenset(("id",))), ["p"], nobody)

@@ -849,8 +849,8 @@ def _changed_leaves(
         if brought and old is not None:
             reasons.append(f'Partition "{leaf.name}" was detached and attached again')
         elif brought and (came := _came_with_rows(known, leaf, brought, until, ask)):
-            if came is True:
-                reasons.append(f'Partition "{leaf.name}" was attached with rows')
+            if isinstance(came, str):
+                reasons.append(came)
             else:
                 doubts[oid] = came
                 pending[oid] = f'Partition "{leaf.name}" was attached'
@@ -888,22 +888,25 @@ def _came_with_rows(
     links: Sequence[PartitionLink],
     until: Lsn,
     ask: LeafQuestions,
-) -> bool | Doubt:
-    """Return whether a new leaf has rows from before its links, or the doubt about that. ``until``:
-    the position where the look ended."""
+) -> str | Doubt | None:
+    """Return the reason for an error if a new leaf has rows from before its links, or the doubt
+    about that. ``until``: the position where the look ended."""
+    with_rows = f'Partition "{leaf.name}" was attached with rows'
     places, doubt = tuple(link.attached for link in links), known.doubts.get(leaf.oid)
     if doubt is not None and doubt.links != places:
-        return True  # attached once more
+        return with_rows  # attached once more
     if doubt is None or doubt.xids is None:
         came = ask.came_with_rows(leaf.oid, links, known.xid)
+        if came is not None and came.unread:
+            return f'Partition "{leaf.name}" was attached, and its rows cannot be read'
         if came is not None and came.certain:
-            return True
+            return with_rows
         doubt = Doubt(leaf.name, places, until, None if came is None else came.xids)
     if doubt.xids is None:
         return doubt
     if not doubt.xids:
-        return False
-    return doubt if ask.reached is not None and doubt.seen > ask.reached else True
+        return None
+    return doubt if ask.reached is not None and doubt.seen > ask.reached else with_rows
 
 
 def _has_other_file(

@@ -317,18 +317,19 @@ def _are_sent(kind: str, memberships: Collection[Membership]) -> bool:
 class CameWith:
     """Rows of a partition that may be older than its links, which would have come to the root
     without a message. ``certain``: some are older. ``xids``: otherwise, the transactions of those
-    that may be."""
+    that may be. ``unread``: they may not be read, or have no age (a foreign table)."""
 
-    certain: bool
+    certain: bool = False
     xids: frozenset[int] = frozenset()
+    unread: bool = False
 
 
 def rows_came_with(
     connection: Connection, leaf: int, links: Sequence[PartitionLink], ended: int
 ) -> CameWith | None:
     """Return which rows of a partition may be older than one of the links. ``ended``: transactions
-    before this one ended when there was no link yet. Return certainty if the rows may not be read,
-    have no age (a foreign table), or are many; None if somebody has locked the partition.
+    before this one ended when there was no link yet. Many rows count as certain. Return None if
+    somebody has locked the partition.
 
     A transaction with a lower number than the link's may have written before it or after it. So may
     the transaction of the link, in subtransactions whose numbers are greater than its own. Command
@@ -345,13 +346,13 @@ def rows_came_with(
             " GROUP BY r.xmin",
         )
     except _UnreadableError:
-        return CameWith(certain=True)
+        return CameWith(unread=True)
     if rows is None:
         return None
     many = len(rows) > _MANY_XIDS or sum(int(str(count)) for _, count, _ in rows) >= _MANY_ROWS
     if many or any(older == "t" for _, _, older in rows):
         return CameWith(certain=True)
-    return CameWith(False, frozenset(int(str(xid)) for xid, _, _ in rows))
+    return CameWith(xids=frozenset(int(str(xid)) for xid, _, _ in rows))
 
 
 def _is_before(link: PartitionLink) -> str:
