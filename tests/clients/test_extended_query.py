@@ -130,6 +130,68 @@ def test_every_conversation_has_a_servers_answers(sessions: tuple[Wire, Wire]) -
     assert not wrong, "\n".join(wrong)
 
 
+SEARCHED = """
+CREATE SCHEMA "Of One"
+CREATE TABLE "Of One".goods (n int)
+INSERT INTO "Of One".goods VALUES (42)
+SET search_path = "Of One", public
+SHOW search_path
+SELECT * FROM goods
+INSERT INTO goods VALUES (43)
+UPDATE goods SET n = n + 1 WHERE n = 43
+SELECT g.n FROM "Of One".goods AS g ORDER BY n
+CREATE TABLE made (id serial, a int)
+INSERT INTO made (a) VALUES (1)
+SELECT current_schema, current_schemas(false), 'made'::regclass::text
+SELECT id, a FROM "Of One".made
+COPY made TO STDOUT
+TRUNCATE made
+SELECT * FROM made
+DROP TABLE made
+SELECT id FROM public.goods ORDER BY id
+SET search_path = public, "Of One"
+SELECT id FROM goods ORDER BY id
+SELECT public.goods.id FROM public.goods ORDER BY id
+SELECT set_config('search_path', '"Of One"', false)
+DELETE FROM goods WHERE n = 44
+SELECT * FROM goods
+SET search_path = nowhere
+SELECT * FROM goods
+INSERT INTO goods VALUES (1)
+CREATE TABLE made (a int)
+SELECT set_config('search_path', '', false)
+SELECT * FROM goods
+TRUNCATE goods
+CREATE TABLE made (a int)
+SELECT id FROM public.goods ORDER BY id
+SET search_path = 'a, b'
+SHOW search_path
+RESET search_path
+SELECT id FROM goods ORDER BY id
+CREATE SCHEMA lake
+CREATE TABLE lake.goods (of_user int)
+SELECT * FROM goods
+DROP TABLE lake.goods
+DROP SCHEMA lake
+DROP TABLE "Of One".goods
+DROP SCHEMA "Of One"
+SELECT id FROM elsewhere.public.goods
+SELECT id FROM lake.public.goods ORDER BY id
+SELECT oid FROM elsewhere.pg_catalog.pg_class
+DELETE FROM elsewhere.public.goods
+"""
+
+
+def test_names_are_searched_in_the_search_path(sessions: tuple[Wire, Wire]) -> None:
+    server, node = sessions
+    wrong = []
+    for statement in SEARCHED.strip().splitlines():
+        theirs, ours = server.ask(statement), node.ask(statement)
+        if theirs != ours:
+            wrong.append(f"{statement}\n    {theirs}\n    {ours}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_flush_brings_what_is_there(both: Both) -> None:
     for port in (both.server, both.node):
         with Wire(port, "lake", "lake") as wire:

@@ -327,7 +327,7 @@ def test_what_raises_leaves_nothing(node: Ours) -> None:
 
 def test_current_schema_is_the_first_of_the_search_path(node: Ours) -> None:
     done(node, "CREATE SCHEMA s", "CREATE SCHEMA r")
-    node.scope = replace(node.scope, search_path=("s", "public"))
+    node.scope = replace(node.scope, search_path=("nowhere", "s", "public"))
     done(node, "CREATE TABLE t (a int)", "CREATE PUBLICATION p FOR TABLES IN SCHEMA CURRENT_SCHEMA")
     assert lake_table(node, "t", "s")
     with node.catalog.read() as t:

@@ -7,7 +7,7 @@ import pytest
 
 from fix_postgres import Database
 from penstock.backend.session_settings import SessionSettings
-from penstock.errors import PenstockError
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError
 from penstock.guc.guc_tables import settings
 
 _VALUES = ("on", "TRUE", "of", "0", "1", "-1", "7", "1.5", "64MB", "8kB", "5min", "1d", "3 s", "x")
@@ -15,7 +15,8 @@ _OURS = frozenset(
     """bytea_output datestyle intervalstyle timezone standard_conforming_strings role
     session_authorization default_table_access_method client_encoding transaction_isolation
     transaction_read_only transaction_deferrable xmloption tcp_keepalives_count
-    tcp_keepalives_idle tcp_keepalives_interval tcp_user_timeout""".split()  # noqa: SIM905
+    tcp_keepalives_idle tcp_keepalives_interval tcp_user_timeout array_nulls
+    transform_null_equals""".split()  # noqa: SIM905
 )
 """Of which a node has its own, or which a hook checks or shows."""
 _ENDING = frozenset(
@@ -59,6 +60,19 @@ def test_values_are_a_servers(database: Database) -> None:
                     wrong.append(f"{setting.name} = {value}: {expected} | {found}")
                 server.execute(f"RESET {setting.name}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "usual", "other"),
+    [("array_nulls", "yes", "off"), ("transform_null_equals", "0", "on")],
+)
+def test_settings_that_change_what_an_expression_means(name: str, usual: str, other: str) -> None:
+    ours = SessionSettings({"is_superuser": "on"}, {}, 18)
+    ours.set(name, usual)
+    with pytest.raises(FeatureNotSupported, match="cannot be set"):
+        ours.set(name, other)
+    with pytest.raises(InvalidParameterValue, match="Boolean"):
+        ours.set(name, "x")
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,10 @@ def test_statement(text: str, statement: Statement) -> None:
 def test_the_values_of_set_are_one_text() -> None:
     statement = parse("SET search_path = a, 'B', 1")
     assert isinstance(statement, SetVariable)
-    assert statement.text == "a, B, 1"
+    assert statement.text == 'a, "B", 1'
+    statement = parse("SET DateStyle = iso, 'MDY'")
+    assert isinstance(statement, SetVariable)
+    assert statement.text == "iso, MDY"
 
 
 @pytest.mark.parametrize(

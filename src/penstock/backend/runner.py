@@ -82,6 +82,12 @@ from penstock.sql import (
     parse_script,
 )
 from penstock.sql.builtin.enum_types import remember_enums
+from penstock.sql.builtin.search_path import (
+    read_search_path,
+    remember_database,
+    remember_search_path,
+    schemas_to_search,
+)
 from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.command_tag import command_tag, reads
 from penstock.sql.grammar.copy import CopyTarget, copy_query
@@ -363,9 +369,13 @@ class SessionRunner:
             )
 
     def _learn_types(self) -> None:
-        """Read the node's enum types, at the beginning of each statement."""
+        """Read the node's own types at the beginning of a statement, and the search path."""
+        role = self._role()
         with self._services.catalog.read() as t:
             remember_enums(t.types.all())
+            own = None if t.namespaces.find(role.name) is None else role.name
+        remember_database(self._services.database)
+        remember_search_path(read_search_path(self._settings.show("search_path"), own))
 
     def _role(self) -> Role:
         """Look up the role again for each statement: privileges may have been revoked."""
@@ -473,8 +483,6 @@ def _binary(statement: Copy) -> bool:
 # Queries on catalogs are described by ``CatalogQueries``. In statements on tables of the lake,
 # parameters get their types from their use; for the description their values are NULL.
 
-_PUBLIC = "public"
-
 
 @dataclass(frozen=True, slots=True)
 class BoundValues:
@@ -507,7 +515,9 @@ def described_parameters(
     count = max(last_parameter(query), len(said))
 
     def columns(schema: str | None, table: str) -> Mapping[str, int]:
-        return services.catalog_queries.column_types(schema or _PUBLIC, table)
+        find = services.catalog_queries.column_types
+        found = (find(each, table) for each in schemas_to_search(schema))
+        return next((types for types in found if types), {})
 
     return parameter_types(query, count, said, columns)
 

@@ -1,9 +1,9 @@
 """Settings of one session: SET, RESET, SHOW (guc.c).
 
 A session's values come from the node, the startup packet and SET; the end of a transaction may
-revert them. Changes are reported to the client. Names and values are checked as in PostgreSQL
-(``guc``). Dates, numbers and bytea are always printed in the formats that subscribers ask for;
-settings that would change these formats are refused.
+change them. Changes are reported to the client. Names and values are checked as PostgreSQL does
+(``guc``). Dates, numbers and bytea are always printed in the formats that subscribers set; the few
+settings that would change them, or what an expression means, are refused.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, UndefinedObject
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, UndefinedObject
 from penstock.guc.guc_tables import settings
+from penstock.identifiers import split_identifiers
 from penstock.protocol.answers import ParameterChange
 from penstock.protocol.encoding import find_encoding
 from penstock.protocol.startup import clean_ascii, reported_parameters
@@ -27,7 +28,9 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "role": ("none",),
     "session_authorization": (),
 }
-"""Settings whose effects are not supported, with the only values that are accepted."""
+"""Settings with effects that are not supported, and the only values that each may have here."""
+_FIXED: Final[Mapping[str, str]] = {"array_nulls": "on", "transform_null_equals": "off"}
+"""Settings that change what an expression means, and the value that each has here."""
 _ROLES: Final = frozenset({"role", "session_authorization"})
 _SHOWN_AS: Final[Mapping[str, str]] = {"datestyle": "ISO, MDY", "timezone": "UTC"}
 _DEFAULTS: Final[Mapping[str, str]] = {
@@ -144,6 +147,8 @@ class SessionSettings:
         checked = _check_value(key, name, value)
         if setting is not None and key not in _SHOWN_AS:
             checked = setting.shown(setting.read(checked))
+        if _FIXED.get(key, checked) != checked:
+            raise FeatureNotSupported(f'parameter "{name}" cannot be set to "{value}"')
         return checked
 
     def reset_all(self) -> None:
@@ -190,6 +195,10 @@ def _check_value(key: str, name: str, value: str) -> str:
         return _SHOWN_AS.get(key, value)
     if key == "client_encoding":
         return find_encoding(value).name
+    if key == "search_path" and split_identifiers(value) is None:
+        raise InvalidParameterValue(
+            f'invalid value for parameter "{name}": "{value}"', detail="List syntax is invalid."
+        )
     if key == "application_name":
         return clean_ascii(value)
     return value

@@ -18,7 +18,13 @@ from penstock.commands.aclchk import (
     role_of,
 )
 from penstock.commands.define import conflicting_options, def_get_boolean, def_get_string
-from penstock.commands.namespace import get_schema, get_table, register_all, table_columns
+from penstock.commands.namespace import (
+    find_schema,
+    get_schema,
+    get_table,
+    register_all,
+    table_columns,
+)
 from penstock.commands.scope import CommandResult, CommandScope, notice
 from penstock.errors import (
     DuplicateObject,
@@ -278,9 +284,10 @@ def open_objects(
 
 def _schema(transaction: CatalogTransaction, scope: CommandScope, name: str | None) -> str:
     if name is None:
-        if not scope.search_path:
-            raise InvalidSchemaName("no schema has been selected for CURRENT_SCHEMA")
-        return scope.search_path[0]
+        for schema in scope.search_path:
+            if find_schema(transaction, scope, schema) is not None:
+                return schema
+        raise InvalidSchemaName("no schema has been selected for CURRENT_SCHEMA")
     if name in _SYSTEM_SCHEMAS:
         return name
     return get_schema(transaction, scope, name).name

@@ -9,20 +9,25 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
-from penstock.catalog import Catalog, LakeTable, Role, Sequence, SessionSequences
+from penstock.catalog import (
+    Catalog,
+    CatalogTransaction,
+    LakeTable,
+    Role,
+    Sequence,
+    SessionSequences,
+)
 from penstock.errors import InsufficientPrivilege
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.state import load, load_at
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.sql import RangeVar
+from penstock.sql.builtin.search_path import check_database, schemas_to_search
 from penstock.sql.grammar.partition_bound import key_columns
 from penstock.sqlstate import UndefinedTable
 from penstock.walsender.lake_columns import LakeColumn, columns_of, spark_type
 from penstock.walsender.sequencer import Position, Sequencer
-
-_PUBLIC: Final = "public"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class LakeTables:
         if self._named(name) is None:
             self._sequencer.step(discover=True)  # the table may be new in the warehouse
         with self._catalog.read() as t:
-            table = t.tables.find(name.schema or _PUBLIC, name.name)
+            table = _named(t, name)
             if table is None:
                 raise UndefinedTable(f'relation "{name}" does not exist')
             mine = role.superuser or table.owner == role.oid
@@ -57,7 +62,7 @@ class LakeTables:
 
     def _named(self, name: RangeVar) -> LakeTable | None:
         with self._catalog.read() as t:
-            return t.tables.find(name.schema or _PUBLIC, name.name)
+            return _named(t, name)
 
     def sequences(self, table: LakeTable) -> Mapping[str, Sequence]:
         """Return the sequences of the table's columns, by column name."""
@@ -136,6 +141,14 @@ class LakeTables:
     def spark_columns(self, table: LakeTable) -> tuple[tuple[str, str], ...]:
         """Return the present columns as (name in Delta, Spark type)."""
         return tuple((column.delta, spark_type(column.type)) for column in self.columns(table))
+
+
+def _named(transaction: CatalogTransaction, name: RangeVar) -> LakeTable | None:
+    """Return the table of a name, in the first schema of the search path that has one."""
+    check_database(name.catalog, str(name))
+    schemas = schemas_to_search(name.schema)
+    found = (transaction.tables.find(schema, name.name) for schema in schemas)
+    return next((table for table in found if table is not None), None)
 
 
 def is_partitioned(table: LakeTable) -> bool:

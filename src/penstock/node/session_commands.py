@@ -22,6 +22,7 @@ from penstock.executor.block import LakeBlock
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.protocol.answers import CommandOutcome
 from penstock.sql import Statement
+from penstock.sql.builtin.search_path import search_path
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 from penstock.walsender.sequencer import Sequencer
@@ -89,6 +90,7 @@ class SessionCommands:
             role=current,
             session_role=current,
             database=self._database,
+            search_path=search_path(),
             version=self._version,
             running=True,
             unsent_changes=self._unsent_changes,

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeGuard
 
@@ -66,9 +66,9 @@ from penstock.pgtypes.pg_type import (
 from penstock.pgtypes.pg_type import types as pg_types
 from penstock.protocol.answers import Description
 from penstock.protocol.backend_messages import FieldDescription
+from penstock.sql.builtin.search_path import check_database
 from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.grammar.parsenodes import (
-    CommonTableExpr,
     FuncCall,
     PreparableStmt,
     RangeTable,
@@ -495,13 +495,32 @@ def reads_catalog_only(query: PreparableStmt, more: Collection[str] = ()) -> Typ
         return False
     with limited_depth():
         nodes = list(nodes_of(query))
-    within = {node.name for node in nodes if isinstance(node, CommonTableExpr)}
-    names = [node.relation for node in nodes if isinstance(node, RangeTable)]
-    tables = [name for name in names if name.schema is not None or name.name not in within]
+        tables = list(_tables(query, frozenset()))
     if not all(map(_is_catalog, tables)):
         return False
     called = {node.name[-1] for node in nodes if isinstance(node, FuncCall)}
     return bool(tables) or called <= _KNOWN_FUNCTIONS.union(more)
+
+
+def _tables(tree: Any, known: frozenset[str]) -> Iterator[RangeVar]:
+    """Yield the tables that a query names. ``known``: the queries of WITH that it sees."""
+    match tree:
+        case SelectStmt(ctes=(_, *_)):
+            seen = known
+            every = known.union(item.name for item in tree.ctes)
+            for item in tree.ctes:
+                yield from _tables(item.query, every if item.recursive else seen)
+                seen = seen | {item.name}
+            yield from _tables(replace(tree, ctes=()), every)
+        case RangeTable(relation=relation):
+            if relation.schema is not None or relation.name not in known:
+                yield relation
+        case tuple():
+            for item in tree:
+                yield from _tables(item, known)
+        case _ if is_dataclass(tree):
+            for each in fields(tree):
+                yield from _tables(getattr(tree, each.name), known)
 
 
 def _is_catalog(relation: RangeVar) -> bool:
@@ -689,6 +708,7 @@ def translate(
     parameters = {number: oid for number, oid in enumerate(said, 1) if oid}
 
     def find_table(relation: RangeVar) -> tuple[Attribute, ...]:
+        check_database(relation.catalog, str(relation))
         schema = "" if relation.schema in (None, _CATALOG) else str(relation.schema)
         columns = lookup(schema, relation.name)
         if columns is None:

@@ -22,6 +22,7 @@ from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.enum_type import EnumType
 from penstock.lsn import INVALID, Lsn
+from penstock.sql.builtin.search_path import read_search_path
 
 NODE_OWNER: Final = 10
 """The oid of the role that owns objects without an owner (BOOTSTRAP_SUPERUSERID,
@@ -128,5 +129,4 @@ class SessionFacts:
         """The schemas in which unqualified names are looked up, with the user's name for
         ``$user``."""
         text = self.settings.get("search_path", '"$user", public')
-        names = (name.strip().strip('"') for name in text.split(","))
-        return tuple(self.user if name == "$user" else name for name in names if name)
+        return read_search_path(text, self.user)

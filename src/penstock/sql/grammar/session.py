@@ -14,6 +14,7 @@ from penstock.sql.grammar.names import Readers, constant, def_elems, not_support
 from penstock.sql.grammar.parsenodes import Statement
 from penstock.sql.grammar.raw_node import Json, RawNode
 from penstock.sql.grammar.source import Source
+from penstock.sql.text.quoting import quote_identifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,11 @@ class SetVariable(Statement):
 
     @property
     def text(self) -> str:
-        """Return the values as one string, as flatten_set_variable_args does."""
-        return ", ".join(str(value) for value in self.values or ())
+        """Return the values as one text (flatten_set_variable_args). Names in a list are quoted."""
+        values = self.values or ()
+        if self.name.lower() == _LIST:
+            values = tuple(v if isinstance(v, int) else quote_identifier(v) for v in values)
+        return ", ".join(map(str, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,8 @@ class Unlisten(Statement):
     channel: str | None
 
 
+_LIST: Final = "search_path"
+"""The parameter whose values are names in a list (GUC_LIST_QUOTE)."""
 _TRANSACTION: Final = "TRANS_STMT_"
 _KINDS: Final = {
     "BEGIN": TransactionKind.BEGIN,

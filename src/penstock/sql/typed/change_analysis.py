@@ -52,7 +52,14 @@ from penstock.sql.typed.primnodes import (
 )
 from penstock.sql.typed.query_expression import QueryExpressions
 from penstock.sql.typed.query_nodes import Query, SubqueryScan, TableScan, ValuesScan
-from penstock.sql.typed.scope import FindTable, NamedRelation, ParseNamespace, Scope, Surroundings
+from penstock.sql.typed.scope import (
+    FindTable,
+    NamedRelation,
+    ParseNamespace,
+    Scope,
+    Surroundings,
+    schema_of,
+)
 from penstock.sql.typed.select_analysis import SelectAnalysis
 from penstock.sql.typed.set_returning import as_select
 from penstock.sqlstate import DatatypeMismatch, DuplicateColumn, UndefinedColumn
@@ -142,7 +149,7 @@ def _names(scan: TableScan, alias: Alias | None) -> ParseNamespace:
         (column.name, variable)
         for column, variable in zip(scan.columns, expanded(scan), strict=True)
     )
-    schema = None if alias else scan.table.schema or "public"
+    schema = None if alias else schema_of(scan.table)
     name = alias.name if alias else scan.table.name
     return ParseNamespace((NamedRelation(name, schema, columns),), columns)
 
@@ -331,7 +338,8 @@ def _settings(
             raise _no_column(name, raw.relation.name)
         if name in settings:
             raise SqlSyntaxError(f'multiple assignments to same column "{name}"')
-        assert not isinstance(target.value, Star)
+        if isinstance(target.value, Star):
+            raise FeatureNotSupported("whole rows are not supported in expressions")
         if isinstance(target.value, Default) and known[name].default == NEXTVAL:
             raise FeatureNotSupported(f'UPDATE of column "{name}" to DEFAULT is not supported')
         settings[name] = _assigned_raw(target.value, known[name], expressions)

@@ -12,9 +12,10 @@ from typing import Protocol
 
 from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.sql.builtin.search_path import schemas_to_search
 from penstock.sql.grammar.parsenodes import RangeVar, SelectStmt
 from penstock.sql.typed.expression_analysis import SYSTEM_COLUMNS
-from penstock.sql.typed.primnodes import Node
+from penstock.sql.typed.primnodes import Node, Var
 from penstock.sql.typed.query_nodes import Query
 from penstock.sqlstate import (
     AmbiguousAlias,
@@ -36,6 +37,12 @@ class NamedRelation:
     schema: str | None
     columns: tuple[Column, ...]
 
+    def conflicts_with(self, other: NamedRelation) -> bool:
+        """Tell whether both cannot be in one FROM: tables of two schemas can
+        (checkNameSpaceConflicts)."""
+        known = self.schema is not None and other.schema is not None
+        return self.name == other.name and not (known and self.schema != other.schema)
+
 
 @dataclass(frozen=True, slots=True)
 class ParseNamespace:
@@ -49,10 +56,9 @@ class ParseNamespace:
         return self.merged(other, (*self.columns, *other.columns))
 
     def merged(self, other: ParseNamespace, columns: tuple[Column, ...]) -> ParseNamespace:
-        """Add the other namespace's relations; ``columns`` are the columns of their join."""
-        known = {(relation.name, relation.schema) for relation in self.relations}
+        """Put both together, with ``columns`` as the columns of their join."""
         for relation in other.relations:
-            if (relation.name, relation.schema) in known:
+            if any(map(relation.conflicts_with, self.relations)):
                 raise DuplicateAlias(f'table name "{relation.name}" specified more than once')
         return ParseNamespace((*self.relations, *other.relations), columns)
 
@@ -100,6 +106,19 @@ class Scope:
             raise _no_column(f"{qualifier[-1]}.{name}")
         return _only(found, name)
 
+    def and_outer(self) -> Iterator[Scope]:
+        """Yield this scope and those of the queries around it."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
+    def relation_names(self) -> set[str]:
+        """Return the unique names of the relations whose columns are visible."""
+        seen = [node for relation in self.namespace.relations for _, node in relation.columns]
+        seen += [node for _, node in self.namespace.columns]
+        return {node.relation for node in seen if isinstance(node, Var)}
+
     def star(self, qualifier: Sequence[str]) -> tuple[Column, ...]:
         """Return the columns of ``*`` or ``relation.*``. Raises PenstockError (42601, 42P01)."""
         if not qualifier:
@@ -118,6 +137,13 @@ class Scope:
             for relation in self.namespace.relations
             if relation.name == name and (not schema or relation.schema == schema[-1])
         ]
+
+
+def schema_of(name: RangeVar) -> str | None:
+    """Return the schema of a table as written. The one of a name without a schema is known if only
+    one is searched."""
+    schemas = schemas_to_search(name.schema)
+    return schemas[0] if len(schemas) == 1 else None
 
 
 def _only(found: Sequence[Node], name: str) -> Node | None:
