@@ -9,7 +9,7 @@ from penstock.sql.grammar.parsenodes import ParamValue, ResTarget, nodes_of
 from penstock.sql.grammar.raw_statements import parse_query, parse_select
 from penstock.sql.typed.expression_analysis import parameter_constant
 from penstock.sql.typed.parameters import last_parameter, parameter_types, with_values
-from penstock.sql.typed.primnodes import Const
+from penstock.sql.typed.primnodes import BoundValue, Const
 
 _INT4, _INT8, _TEXT, _NUMERIC, _BOOL, _DATE = 23, 20, 25, 1700, 16, 1082
 _COLUMNS = {"id": _INT4, "name": _TEXT, "price": _NUMERIC, "ok": _BOOL, "added": _DATE}
@@ -64,8 +64,9 @@ def test_values_take_the_place_of_parameters() -> None:
         (None, _INT4, Const(_INT4, None)),
         ("yes", _BOOL, Const(_BOOL, "t")),
         ("{1,NULL}", 1007, Const(1007, "{1,NULL}")),
-        ("it's", _TEXT, Const(705, "it's")),
-        (None, _TEXT, Const(_TEXT, None)),
+        ("it's", _TEXT, BoundValue(_TEXT, "it's")),
+        (None, _TEXT, BoundValue(_TEXT, None)),
+        ("it's", 705, Const(705, "it's")),
         ("<a/>", 142, Const(705, "<a/>")),
     ],
     ids=str,

@@ -589,7 +589,7 @@ class ExtendedQuery:
             if not isinstance(answer, Rows):
                 send_answer(self._session, self._pump, answer, described=True)
                 continue
-            if portal.fields is None or not _same_types(answer.fields, portal.fields):
+            if portal.fields is None or not _same_row_type(answer.fields, portal.fields):
                 raise FeatureNotSupported("cached plan must not change result type")
             portal.rows = in_formats(answer.rows, portal.fields)
             portal.answer = replace(answer, fields=portal.fields)
@@ -628,8 +628,16 @@ def _with_formats(
     return tuple(replace(f, format=code) for f, code in zip(fields, formats, strict=True))
 
 
-def _same_types(found: Sequence[FieldDescription], described: Sequence[FieldDescription]) -> bool:
-    return [f.attribute.type_oid for f in found] == [f.attribute.type_oid for f in described]
+def _same_row_type(
+    found: Sequence[FieldDescription], described: Sequence[FieldDescription]
+) -> bool:
+    """Tell whether columns have the same names, types and modifiers (equalRowTypes)."""
+    return list(map(_of_column, found)) == list(map(_of_column, described))
+
+
+def _of_column(field: FieldDescription) -> tuple[str, int, int]:
+    column = field.attribute
+    return column.name, column.type_oid, column.typmod
 
 
 def _text(value: bytes, type_oid: int, code: int, number: int, encoding: ClientEncoding) -> bytes:

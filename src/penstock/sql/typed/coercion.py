@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal
 from enum import Enum, auto
 from typing import Final
 
@@ -22,6 +23,9 @@ from penstock.pgtypes.pg_type import (
     ANYNONARRAY,
     BOOL,
     INT2VECTOR,
+    INT8,
+    INTEGERS,
+    NUMERIC,
     OIDVECTOR,
     TEXT,
     UNKNOWN,
@@ -32,6 +36,7 @@ from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.literals import read_literal
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
+    BoundValue,
     CoerceViaIO,
     CollateExpr,
     Const,
@@ -40,9 +45,15 @@ from penstock.sql.typed.primnodes import (
     Node,
     Param,
     RelabelType,
+    is_cast,
     typmod_of,
 )
-from penstock.sqlstate import AmbiguousParameter, CannotCoerce, DatatypeMismatch
+from penstock.sqlstate import (
+    AmbiguousParameter,
+    CannotCoerce,
+    DatatypeMismatch,
+    NumericValueOutOfRange,
+)
 
 _ARRAY_POLYMORPHIC: Final = frozenset({ANYARRAY, ANYCOMPATIBLEARRAY})
 _SCALAR_POLYMORPHIC: Final = frozenset(
@@ -58,6 +69,7 @@ POLYMORPHIC: Final = _ARRAY_POLYMORPHIC | _SCALAR_POLYMORPHIC
 _NONARRAY: Final = frozenset({ANYNONARRAY, ANYCOMPATIBLENONARRAY})
 _COMPATIBLE: Final = frozenset({ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYCOMPATIBLENONARRAY})
 _CONTEXTS: Final = "iae"
+_INT8_LIMIT: Final = 1 << 63
 _VECTORS: Final = frozenset({INT2VECTOR, OIDVECTOR})
 """int2vector and oidvector: arrays cannot be coerced to them."""
 
@@ -258,9 +270,31 @@ def coerce(node: Node, target: int, context: str, form: Form) -> Node:
             return ArrayCoerceExpr(target, node, -1, form)
         case Path.IO:
             return CoerceViaIO(target, node, -1, form)
+        case Path.RELABEL if isinstance(node, BoundValue):
+            return Const(target, node.text)
         case Path.RELABEL:
             return RelabelType(target, node, -1, form)
     raise CannotCoerce(f"cannot cast type {type_name(node.type)} to {type_name(target)}")
+
+
+def whole_constant(node: Node) -> Const | None:
+    """Return the value of a bigint that is a constant, or the assignment of another number to it.
+
+    Returns None for any other expression. Raises PenstockError (22003).
+    """
+    if isinstance(node, Const):
+        return node
+    given = node.arguments[0] if isinstance(node, FuncExpr) and is_cast(node) else None
+    if not isinstance(given, Const):
+        return None
+    if given.text is None or given.type in INTEGERS:
+        return Const(INT8, given.text)
+    if given.type != NUMERIC or not (number := Decimal(given.text)).is_finite():
+        return None
+    count = int(number.to_integral_value(ROUND_HALF_UP))
+    if not -_INT8_LIMIT <= count < _INT8_LIMIT:
+        raise NumericValueOutOfRange("bigint out of range")
+    return Const(INT8, str(count))
 
 
 def _typed_parameter(node: Param, target: int) -> Node:

@@ -82,6 +82,7 @@ from penstock.sql.typed.primnodes import (
     ArrayExpr,
     BooleanTest,
     BoolExpr,
+    BoundValue,
     CaseExpr,
     CaseTestExpr,
     CaseWhen,
@@ -123,7 +124,7 @@ SYSTEM_COLUMNS: Final = {
     "cmax": CID,
     "tableoid": OID,
 }
-_STRINGS: Final = frozenset({TEXT, VARCHAR, BPCHAR, NAME, UNKNOWN})
+_STRINGS: Final = frozenset({TEXT, VARCHAR, BPCHAR, NAME})
 BINARY_COLLATIONS: Final = frozenset({"C", "POSIX", "default", "ucs_basic"})
 """Collations that compare bytes, ``default`` being the node's own."""
 
@@ -337,12 +338,14 @@ class ExpressionAnalysis:
 
 
 def parameter_constant(raw: ParamValue) -> Node:
-    """Return the constant that replaces a parameter. Like an untyped literal, a string takes its
-    type from the context, and so does a value of a type that ``literals`` does not read."""
+    """Return the constant that replaces a parameter. A value whose type is unknown, or is only read
+    later, takes the type from its surroundings."""
     type_ = types().get(raw.type_oid)
-    if type_ is None or (raw.text is not None and raw.type_oid in _STRINGS):
+    if type_ is None or raw.type_oid == UNKNOWN:
         return Const(UNKNOWN, raw.text)
     text = raw.text
+    if raw.type_oid in _STRINGS:
+        return BoundValue(raw.type_oid, None if text is None else canonical(text, raw.type_oid))
     if text is not None:
         try:
             text = canonical(text, raw.type_oid)

@@ -51,6 +51,12 @@ class Const(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class BoundValue(Const):
+    """A string that replaces a parameter. As no one prints it, another label makes a constant of
+    it, as in PostgreSQL's planner."""
+
+
+@dataclass(frozen=True, slots=True)
 class Param(Node):
     """``$number``. ``types``: the known types of the statement's parameters."""
 
