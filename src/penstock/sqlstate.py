@@ -44,10 +44,6 @@ class InvalidPrecedingOrFollowingSize(PenstockError):
     default_sqlstate = "22013"
 
 
-class InvalidEscapeCharacter(InvalidParameterValue):
-    default_sqlstate = "22019"
-
-
 class CharacterNotInRepertoire(PenstockError):
     default_sqlstate = "22021"
 

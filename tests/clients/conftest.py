@@ -17,11 +17,11 @@ from publishing.lake_node import LakeNode
 _TRUST = ["host all all 127.0.0.1/32 trust"]
 _TABLE = (
     "CREATE TABLE goods (id int PRIMARY KEY, name text, price numeric(8,2), sold bigint,"
-    " ok boolean, added date, at timestamp)",
+    " ok boolean, added date, at timestamp, code char(4))",
     "INSERT INTO goods VALUES"
-    " (1, 'ink', 3.50, 7, true, '2024-02-29', '2024-02-29 10:00:00.5'),"
-    " (2, 'Pen', 12.00, NULL, false, '2023-12-31', '2023-12-31 23:59:59'),"
-    " (3, 'paper', NULL, -3, NULL, NULL, NULL)",
+    " (1, 'ink', 3.50, 7, true, '2024-02-29', '2024-02-29 10:00:00.5', 'ab'),"
+    " (2, 'Pen', 12.00, NULL, false, '2023-12-31', '2023-12-31 23:59:59', 'x'),"
+    " (3, 'paper', NULL, -3, NULL, NULL, NULL, NULL)",
 )
 
 

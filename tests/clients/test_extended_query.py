@@ -55,6 +55,20 @@ CONVERSATIONS: dict[str, list[m.FrontendMessage]] = {
         *(b"%n%", b"1.5", b"2000-01-01", b"t", b"1", b"9", b"2030-01-01 00:00:00"),
     ),
     "null": query("SELECT id FROM goods WHERE id = $1", None),
+    "text beside char(n)": query("SELECT id FROM goods WHERE code = $1", b"ab ", types=[25]),
+    "char(n)": query("SELECT id FROM goods WHERE code = $1", b"ab ", types=[1042]),
+    "varchar": query(
+        "SELECT $1, id FROM goods WHERE name = $1 AND name LIKE $2", b"ink", b"i%", types=[1043] * 2
+    ),
+    "no text for a number": query("SELECT id FROM goods WHERE id = $1", b"1", types=[25]),
+    "a delimiter": query("SELECT string_agg(name, $1 ORDER BY id) FROM goods", b"-", types=[1043]),
+    "no delimiter": query("SELECT string_agg(name, $1 ORDER BY id) FROM goods", None),
+    "a computed limit": query("SELECT id FROM goods ORDER BY id LIMIT $1 + 1", b"1"),
+    "ordered by a subquery": query(
+        "SELECT id, (SELECT max(o.id) FROM goods o WHERE o.id < g.id) FROM goods g ORDER BY 2, $1",
+        b"1",
+        types=[23],
+    ),
     "without a table": query("SELECT upper($1), $2::int8, $3", b"a", b"5", b"z"),
     "portions": [
         *query("SELECT id FROM goods ORDER BY id", rows=2),
@@ -128,6 +142,21 @@ def test_every_conversation_has_a_servers_answers(sessions: tuple[Wire, Wire]) -
         if theirs != ours:
             wrong.append(f"{name}\n    {theirs}\n    {ours}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_table_that_is_made_again(sessions: tuple[Wire, Wire]) -> None:
+    """A prepared statement has the columns that it was described with, or is refused."""
+    found = []
+    for wire in sessions:
+        wire.ask("CREATE TABLE swapped (a int, b int)")
+        said = [wire.say(m.Parse("all", "SELECT * FROM swapped", ()))]
+        wire.ask("DROP TABLE swapped")
+        wire.ask("CREATE TABLE swapped (b int, a int)")
+        wire.ask("INSERT INTO swapped VALUES (1, 2)")
+        said.append(wire.say(m.Bind("", "all", (), (), ()), m.Execute("", 0))[-2:])
+        wire.ask("DROP TABLE swapped")
+        found.append(said)
+    assert found[0] == found[1]
 
 
 SEARCHED = """

@@ -152,6 +152,58 @@ SELECT id FROM t ORDER BY id NULLS FIRST LIMIT 1 OFFSET 1
 SELECT id FROM t ORDER BY id LIMIT ALL
 SELECT id FROM t ORDER BY id LIMIT NULL
 SELECT id FROM t LIMIT -1
+SELECT id FROM t ORDER BY id LIMIT 1 + 1 OFFSET 2 - 1
+SELECT id FROM t ORDER BY id LIMIT length('3')
+SELECT id FROM t ORDER BY id LIMIT abs(-2)
+SELECT id FROM t ORDER BY id LIMIT -(+2)
+SELECT id FROM t ORDER BY id LIMIT coalesce(NULL, 2)
+SELECT id FROM t ORDER BY id LIMIT 1.5
+SELECT id FROM t ORDER BY id LIMIT 2.5::float8
+SELECT id FROM t ORDER BY id LIMIT NULL::int + 1
+SELECT id FROM t ORDER BY id LIMIT 100000::int2
+SELECT id FROM t ORDER BY id LIMIT 1 / 0
+SELECT id FROM t ORDER BY id LIMIT 'NaN'::numeric
+SELECT id FROM t ORDER BY id LIMIT 'NaN'::float8
+SELECT id FROM t ORDER BY id LIMIT true
+SELECT id FROM t ORDER BY id LIMIT v
+SELECT id FROM t ORDER BY id LIMIT (SELECT 1)
+SELECT id FROM t ORDER BY id OFFSET length('3')
+SELECT sum(id) OVER (ORDER BY id ROWS '1' PRECEDING) FROM t ORDER BY id
+SELECT sum(id) OVER (ORDER BY id ROWS 1.5 PRECEDING) FROM t ORDER BY id
+SELECT sum(id) OVER (ORDER BY id ROWS 'x' PRECEDING) FROM t ORDER BY id
+SELECT sum(id) OVER (ORDER BY id ROWS true PRECEDING) FROM t ORDER BY id
+SELECT sum(id) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND -1 FOLLOWING) FROM t ORDER BY id
+SELECT 1 FROM t WINDOW w AS (ORDER BY nothing)
+SELECT id FROM t WINDOW w AS (ORDER BY count(*))
+SELECT id FROM t WINDOW w AS (ORDER BY rank() OVER ())
+SELECT id, rank() OVER w FROM t WINDOW w AS (ORDER BY id), w AS (ORDER BY v) ORDER BY id
+SELECT id, rank() OVER w FROM t WINDOW w AS (ORDER BY id), v AS (ORDER BY v) ORDER BY id
+SELECT id FROM t WINDOW w AS (ORDER BY id), v AS (w)
+WITH RECURSIVE a AS (SELECT * FROM u), u AS (SELECT 7 AS id) SELECT a.id, t.id FROM a, t ORDER BY 2
+WITH a AS (SELECT * FROM u), u AS (SELECT 7 AS id) SELECT a.id FROM a, t ORDER BY 1
+WITH RECURSIVE a AS (SELECT * FROM b), b AS (SELECT * FROM a) SELECT 1 FROM a, t
+SELECT (SELECT count(*) FILTER (WHERE t.id > 1) FROM u) FROM t
+SELECT (SELECT sum((SELECT t.id)) FROM u) FROM t
+SELECT (SELECT string_agg('x', ',' ORDER BY t.id) FROM u) FROM t
+SELECT (SELECT sum(u.id + t.id) FROM u) FROM t ORDER BY 1
+SELECT (SELECT sum((SELECT max(u.id) FROM u)) FROM u) FROM t ORDER BY 1
+SELECT sum(id) FILTER (WHERE sum(id) > 1) FROM t
+SELECT sum(id) FILTER (WHERE rank() OVER () > 1) FROM t
+SELECT string_agg(v, ',' ORDER BY sum(id)) FROM t
+SELECT string_agg(v, ',' ORDER BY rank() OVER ()) FROM t
+SELECT string_agg(v, NULL ORDER BY v) FROM t
+SELECT '{1}'::int[] || NULL::int[], NULL::int || '{1}'::int[]
+SELECT (SELECT 1)::text, (SELECT id FROM t LIMIT 1)::int2, (VALUES (1)), (SELECT 1 UNION SELECT 1)
+SELECT (SELECT * FROM (SELECT max(id) AS most FROM t) AS q), coalesce((SELECT 1), 2)
+SELECT text(id) FROM t ORDER BY id
+SELECT 1 FROM t u, u
+SELECT 1 NOT BETWEEN abs(-2) AND 0 FROM t
+SELECT id FROM t WHERE (1 >= abs(-1) OR 1 / 0 > 1) AND id = 1
+SELECT id FROM t WHERE 1 / 0 = 1 AND false
+SELECT coalesce(NULL, 'infinity'::timestamp), '-infinity'::timestamptz, 'infinity'::date FROM t
+SELECT 'infinity'::date::timestamptz, ARRAY['infinity'::date] FROM t
+SELECT v LIKE 'x' ESCAPE 'ab' FROM t
+SELECT DISTINCT ON (id) id, generate_series(1, 2) FROM t ORDER BY id
 SELECT id FROM t OFFSET -1
 SELECT id FROM t LIMIT id
 SELECT id FROM t ORDER BY id FETCH FIRST 2 ROWS ONLY
@@ -257,6 +309,7 @@ UPDATE t SET v = 'x' WHERE id = 1 RETURNING *
 UPDATE t SET v = 'x' WHERE CURRENT OF c
 UPDATE t SET nothing = 1
 UPDATE t SET id = 'x'
+UPDATE t SET v = t.*
 UPDATE t SET id = v
 UPDATE t SET v = 'x', v = 'y'
 UPDATE t SET id = count(*)

@@ -60,6 +60,8 @@ _STATEMENTS = (
     "INSERT INTO alone DEFAULT VALUES",
     "TRUNCATE alone RESTART IDENTITY",
     "INSERT INTO alone DEFAULT VALUES",
+    "SELECT nextval('s_id_seq'), n FROM generate_series(1, 3) AS g(n) ORDER BY n DESC",
+    "SELECT g.n, nextval('s_id_seq') FROM (VALUES (2), (3), (1)) AS g(n) ORDER BY n",
     "BEGIN READ ONLY",
     "SELECT nextval('s_id_seq')",
     "ROLLBACK",

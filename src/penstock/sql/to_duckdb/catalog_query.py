@@ -800,25 +800,27 @@ def has_set(node: Node) -> bool:
     return any(map(has_set, children(node)))
 
 
-# Call volatile functions of a SELECT list with LIMIT only for the rows that LIMIT keeps.
+# Call volatile functions of a SELECT list in the order of the rows, and under LIMIT only for those
+# that are left.
 #
-# DuckDB computes the SELECT list of a sorted query for all rows, so
-# ``pg_drop_replication_slot(slot_name)`` with LIMIT 1 would drop every slot. The new query returns
-# the same rows and calls volatile functions after its LIMIT (planner.c, make_sort_input_target);
-# 0A000 if that is impossible. Unlike PostgreSQL, it does not call them for rows that OFFSET beside
-# LIMIT skips.
+# The new query has the same rows and calls them after its ORDER BY and LIMIT (planner.c,
+# make_sort_input_target); 0A000 if that is impossible. DuckDB works on many rows at a time: it
+# computes the SELECT list of a sorted query for all of them, so
+# ``pg_drop_replication_slot(slot_name)`` with LIMIT 1 would drop every slot. Unlike PostgreSQL, we
+# do not call them for the rows that an OFFSET beside a LIMIT skips.
 
 VOLATILE: Final = "v"
 
 
 def postponed(query: Query) -> Query:
-    """Return a query that calls volatile functions after its LIMIT.
+    """Return the query that calls volatile functions after its ORDER BY and LIMIT.
 
     Raises FeatureNotSupported if DuckDB would call such a function for rows that LIMIT drops.
     """
-    if query.limit is None:
+    if query.limit is None and (query.offset or not query.sort):
         return query
-    if any(isinstance(node, SetOperationScan) and _is_volatile(node) for node in query.from_):
+    unions = any(isinstance(node, SetOperationScan) and _is_volatile(node) for node in query.from_)
+    if query.limit is not None and unions:
         raise refused("LIMIT of a UNION that calls volatile functions")
     sorted_by = [key.node for key in query.sort]
     late = [t for t in query.targets if _is_volatile(t) and t not in sorted_by]

@@ -270,7 +270,11 @@ def cast(value: Value, target: int, typmod: int) -> Value:
         local = Value(f"make_timestamp(epoch_us({value.sql}))", TIMESTAMP, None, value.fails)
         return local if target == TIMESTAMP else _plain(local, DATE)
     if source == TIMESTAMP and target == TIMESTAMPTZ:
-        return Value(f"make_timestamptz(epoch_us({value.sql}))", TIMESTAMPTZ, None, value.fails)
+        sql = (
+            f"CASE WHEN isinf({value.sql}) THEN CAST(CAST({value.sql} AS VARCHAR) AS TIMESTAMPTZ)"
+            f" ELSE make_timestamptz(epoch_us({value.sql})) END"
+        )
+        return Value(sql, TIMESTAMPTZ, None, value.fails)
     if source == DATE and target == TIMESTAMPTZ:
         return cast(cast(value, TIMESTAMP, -1), TIMESTAMPTZ, -1)
     raise refused(f"the cast from {type_name(source)} to {type_name(target)}")

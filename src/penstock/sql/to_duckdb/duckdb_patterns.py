@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.identifiers import simple_quote_literal
 from penstock.sql.to_duckdb.duckdb_values import refused
-from penstock.sqlstate import InvalidEscapeCharacter, InvalidEscapeSequence
+from penstock.sqlstate import InvalidEscapeSequence
 
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _MAX_REPEAT: Final = 255
@@ -52,7 +52,7 @@ def like(sql: str, pattern: str, insensitive: bool) -> str:
 def like_escape(pattern: str, escape: str) -> str:
     """Rewrite a pattern with another escape character to use backslashes (like_escape)."""
     if len(escape) > 1:
-        raise InvalidEscapeCharacter(
+        raise InvalidEscapeSequence(
             "invalid escape string",
             hint="Escape string must be empty or one character.",
         )

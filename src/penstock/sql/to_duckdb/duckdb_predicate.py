@@ -153,7 +153,9 @@ class ExpressionCompiler:
             return Value(f"(NOT {values[0].sql})", BOOL, None, values[0].fails)
         joined = conjunction(values, node.operator)
         decided = "TRUE" if node.operator is BoolOp.OR else "FALSE"
-        early = self._decided(node, decided) if joined.fails else None
+        # Constants alone are computed from left to right, as the planner does.
+        mixed = joined.fails and contains_var(node)
+        early = self._decided(node, decided) if mixed else None
         if early is None:
             return joined
         return Value(f"CASE WHEN {early} THEN {decided} ELSE {joined.sql} END", BOOL, None, True)
@@ -200,7 +202,7 @@ class ExpressionCompiler:
 
     @_value.register
     def _operator(self, node: OpExpr) -> Value:
-        if has_null(node):
+        if has_null(node) and functions()[node.function].strict:
             return constant(None, node.type)
         if node.type in MOMENTS and (by := interval_operand(node.arguments)) is not None:
             moment = next(each for each in node.arguments if each is not by)
@@ -294,7 +296,8 @@ class ExpressionCompiler:
             if has_null(node):
                 return constant(None, node.type)
             return cast(self.value(argument), node.type, node.typmod)
-        if has_null(node) and functions()[node.oid].strict:
+        called = functions().get(node.oid)
+        if called is not None and called.strict and has_null(node):
             return constant(None, node.type)
         values = [self.value(argument) for argument in node.arguments]
         nodes = [stripped(argument) for argument in node.arguments]

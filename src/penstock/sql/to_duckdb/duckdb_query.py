@@ -34,6 +34,7 @@ from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.grammar.parsenodes import SetOperation, SubLinkKind
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
+from penstock.sql.to_duckdb.catalog_templates import table_column
 from penstock.sql.to_duckdb.conditions import always_there, conjuncts, equal_to, relations
 from penstock.sql.to_duckdb.duckdb_functions import fitted, output_text
 from penstock.sql.to_duckdb.duckdb_operators import COMPARISONS, OVERFLOW, PLAIN
@@ -83,6 +84,7 @@ from penstock.sql.typed.query_nodes import (
 )
 
 _Item = TypeVar("_Item")
+_INFINITY: Final = "infinity"
 
 
 @dataclass(frozen=True)
@@ -114,14 +116,18 @@ class CompiledQuery:
 def compile_query(query: Query, session: SessionValues | None = None) -> CompiledQuery:
     """Compile a query that returns its rows for printing. Raises as ``compile_rows``."""
     compiled = compile_rows(query, session)
-    if not any(value.printed for value in compiled.values):
+    texts = [value.printed or "" for value in compiled.values]
+    if _INFINITY in compiled.sql:  # Arrow has no infinite dates
+        texts = [value.printed or table_column(value, value.sql) for value in compiled.values]
+    if not any(texts):
         return compiled
     values = tuple(
-        Value(f"c{number}", value.type, None if value.printed else value.shape)
-        for number, value in _numbered(compiled.values)
+        Value(f"c{number}", value.type, None if text else value.shape)
+        for number, (value, text) in _numbered(list(zip(compiled.values, texts, strict=True)))
     )
     shown = ", ".join(
-        f"{value.printed or value.sql} AS c{number}" for number, value in _numbered(compiled.values)
+        f"{text or value.sql} AS c{number}"
+        for number, (value, text) in _numbered(list(zip(compiled.values, texts, strict=True)))
     )
     return replace(compiled, sql=f"SELECT {shown} FROM ({compiled.sql})", values=values)
 
@@ -441,8 +447,10 @@ class QueryCompiler(NumericCompiler):
         raise refused(f"function {node.function} in FROM")
 
     def scan(self, node: TableScan) -> str:
-        """Make a table's columns known to the compiler; return the table's name in the SQL."""
-        self.tables.append(node)
+        """Make a table's columns known. A subquery may be compiled twice, as a target and as a sort
+        key."""
+        if node not in self.tables:
+            self.tables.append(node)
         for number, item in _numbered(node.columns):
             name = f"c{number}"
             self._columns[node.name, name] = column(name, item.type_oid, item.typmod, node.name)
@@ -571,9 +579,10 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
         case "bool_or":
             return Value(call("bool_or"), BOOL, None, fails)
         case "string_agg" if node.type == TEXT and isinstance(node.arguments[1], Const):
-            # In PostgreSQL DISTINCT also sorts the values (nodeAgg.c).
+            # DISTINCT sorts the values (nodeAgg.c). A delimiter of NULL is none.
             order = order or (f" ORDER BY {first.sql}" if distinct else "")
-            return Value(call("string_agg", values[1].sql), TEXT, None, fails)
+            delimiter = "''" if node.arguments[1].text is None else values[1].sql
+            return Value(call("string_agg", delimiter), TEXT, None, fails)
         case "array_agg" if not element(first.type):
             order = order or (f" ORDER BY {first.sql} NULLS LAST" if distinct else "")
             texts = None

@@ -9,12 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
+from penstock.pgtypes.pg_type import INT8
 from penstock.sql.builtin import functions
 from penstock.sql.grammar.parsenodes import FuncCall, WindowDef
+from penstock.sql.text.quoting import type_name
+from penstock.sql.typed.coercion import to_target, whole_constant
 from penstock.sql.typed.function_analysis import AGGREGATE, found_function
-from penstock.sql.typed.primnodes import Const, Node, children
+from penstock.sql.typed.primnodes import Form, Node, children
 from penstock.sql.typed.query_nodes import Aggref, SortKey, WindowFrame, WindowFunc
 from penstock.sqlstate import (
+    DatatypeMismatch,
     GroupingError,
     InvalidColumnReference,
     InvalidPrecedingOrFollowingSize,
@@ -46,9 +50,16 @@ def aggregate(
 ) -> Aggref:
     """Return the typed call. Raises PenstockError (42803, 42809, 42883), FeatureNotSupported."""
     function, nodes, result = found_function(raw, arguments)
-    nested = raw.over is None and any(_has_aggregate(node) for node in arguments)
-    if function.kind == AGGREGATE and nested:
-        raise GroupingError("aggregate function calls cannot be nested")
+    within = (*arguments, *(key.node for key in order))
+    if function.kind == AGGREGATE and raw.over is None:
+        if any(map(_has_window, within)):
+            raise GroupingError("aggregate function calls cannot contain window function calls")
+        if any(map(_has_aggregate, within)):
+            raise GroupingError("aggregate function calls cannot be nested")
+    if filter_ is not None and _has_window(filter_):
+        raise WindowingError("window functions are not allowed in FILTER")
+    if filter_ is not None and _has_aggregate(filter_):
+        raise GroupingError("aggregate functions are not allowed in FILTER")
     if raw.distinct and any(key.node not in nodes for key in order):
         raise InvalidColumnReference(
             "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
@@ -86,17 +97,28 @@ def _frame(definition: WindowDef, offsets: tuple[Node | None, Node | None]) -> W
     mode = next(word for bit, word in modes.items() if options & bit)
     start = next(word for bit, word in _STARTS.items() if options & bit)
     end = next((word for bit, word in _ENDS.items() if options & bit), "CURRENT ROW")
-    return WindowFrame(mode, _bound(start, offsets[0], mode), _bound(end, offsets[1], mode))
+    return WindowFrame(
+        mode, _bound(start, offsets[0], mode, "starting"), _bound(end, offsets[1], mode, "ending")
+    )
 
 
-def _bound(words: str, offset: Node | None, mode: str) -> str:
+def _bound(words: str, offset: Node | None, mode: str, which: str) -> str:
+    """Return a bound with its number of rows or groups (transformFrameOffset)."""
     if "{}" not in words:
         return words
-    if mode == "RANGE" or not isinstance(offset, Const) or offset.text is None:
+    if mode == "RANGE" or offset is None:
         raise FeatureNotSupported("this frame of a window is not supported")
-    if int(offset.text) < 0:
-        raise InvalidPrecedingOrFollowingSize("frame starting offset must not be negative")
-    return words.format(int(offset.text))
+    node = to_target(offset, INT8, -1, "a", Form.IMPLICIT)
+    if node is None:
+        raise DatatypeMismatch(
+            f"argument of {mode} must be type bigint, not type {type_name(offset.type)}",
+        )
+    count = whole_constant(node)
+    if count is None or count.text is None:
+        raise FeatureNotSupported("this frame of a window is not supported")
+    if int(count.text) < 0:
+        raise InvalidPrecedingOrFollowingSize(f"frame {which} offset must not be negative")
+    return words.format(count.text)
 
 
 def _has_aggregate(node: Node) -> bool:

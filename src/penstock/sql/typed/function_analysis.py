@@ -141,7 +141,7 @@ def _as_coercion(name: str, argument: Node) -> Node | None:
         return None
     if isinstance(argument, Const) and argument.type == UNKNOWN:
         return coerce(argument, type_.oid, "e", Form.EXPLICIT)
-    if pathway(type_.oid, argument.type, "e")[0] is Path.RELABEL:
+    if pathway(type_.oid, argument.type, "e")[0] in (Path.RELABEL, Path.IO):
         return coerce(argument, type_.oid, "e", Form.EXPLICIT)
     return None
 

@@ -112,8 +112,11 @@ def contains_subquery(node: Node) -> bool:
 
 
 def relations_of(node: Node) -> Iterator[str]:
-    """Yield the names of the relations whose columns the node uses."""
+    """Yield the names of the relations whose columns the node uses, in its subqueries too."""
     if isinstance(node, Var):
         yield node.relation
     for child in below(node):
         yield from relations_of(child)
+    if isinstance(node, SubLink):
+        for child in nodes_of(node.query):
+            yield from relations_of(child)

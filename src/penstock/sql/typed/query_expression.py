@@ -97,6 +97,8 @@ class QueryExpressions(ExpressionAnalysis):
         self._aggregates = aggregates
         self._windows = windows or {}
         self._in_windows = in_windows
+        self.subquery_names: dict[ASubLink, str] = {}
+        """The columns of the scalar subqueries that were analyzed."""
 
     def transform(self, raw: Expression) -> Node:
         """Return the typed tree of a raw one. Raises PenstockError."""
@@ -163,7 +165,7 @@ class QueryExpressions(ExpressionAnalysis):
         filter_ = None if raw.filter is None else self.boolean(raw.filter, "FILTER")
         if filter_ is not None and contains_subquery(filter_):
             raise FeatureNotSupported("a subquery in FILTER is not supported")
-        self._check_level(arguments)
+        self._check_level((*arguments, *(key.node for key in order), *filter(None, [filter_])))
         function = aggregate(raw, arguments, order, filter_)
         if raw.over is None:
             return function
@@ -186,10 +188,11 @@ class QueryExpressions(ExpressionAnalysis):
         return FuncExpr(RECORD, 0, _EXPANDARRAY[-1], arguments, typmod=type_)
 
     def _check_level(self, arguments: tuple[Node, ...]) -> None:
-        """Refuse an aggregate of the outer query's columns: it would belong to the outer query."""
-        own = {node.relation for _, node in self._scope.namespace.columns if isinstance(node, Var)}
+        """Refuse an aggregate of columns of the outer query, as it would belong to that query
+        (check_agg_arguments)."""
         used = {relation for node in arguments for relation in relations_of(node)}
-        if used and not used & own:
+        own, *outer = (scope.relation_names() for scope in self._scope.and_outer())
+        if not used & own and used & set().union(*outer):
             raise FeatureNotSupported("an aggregate of an outer query's columns is not supported")
 
     def boolean(self, raw: Expression, clause: str) -> Node:
@@ -219,6 +222,7 @@ class QueryExpressions(ExpressionAnalysis):
             raise SqlSyntaxError("subquery must return only one column")
         (column,) = query.columns
         if raw.kind is SubLinkKind.EXPR:
+            self.subquery_names[raw] = column.name
             return SubLink(column.type_oid, raw.kind, query)
         if raw.kind is SubLinkKind.ARRAY:
             return SubLink(array_of(column.type_oid), raw.kind, query)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Final
 
 from penstock.attribute import AttGenerated, Attribute
@@ -54,13 +53,19 @@ from penstock.sql.grammar.parsenodes import (
     Star,
     SubLinkKind,
     TypeCast,
+    WindowDef,
     nodes_of,
 )
 from penstock.sql.grammar.raw_statements import parse_select
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.aggregate_analysis import contains_aggregate
-from penstock.sql.typed.coercion import select_common_type, to_common_type, to_target
+from penstock.sql.typed.coercion import (
+    select_common_type,
+    to_common_type,
+    to_target,
+    whole_constant,
+)
 from penstock.sql.typed.function_analysis import names_of
 from penstock.sql.typed.generated_column import expanded
 from penstock.sql.typed.grouping import check_grouping, contains_subquery
@@ -72,7 +77,6 @@ from penstock.sql.typed.primnodes import (
     Form,
     FuncExpr,
     Node,
-    Param,
     Var,
     is_cast,
     typmod_of,
@@ -101,6 +105,7 @@ from penstock.sql.typed.scope import (
     Relations,
     Scope,
     Surroundings,
+    schema_of,
 )
 from penstock.sql.typed.set_returning import SERIES, moved_to_from, spread
 from penstock.sqlstate import (
@@ -110,12 +115,11 @@ from penstock.sqlstate import (
     GroupingError,
     InvalidColumnReference,
     InvalidRecursion,
-    NumericValueOutOfRange,
     TooManyColumns,
     UndefinedColumn,
+    WindowingError,
 )
 
-_INT8_LIMIT = 1 << 63
 MAX_COLUMNS = 1664
 """MaxTupleAttributeNumber"""
 
@@ -156,10 +160,12 @@ class SelectAnalysis:
         return replace(query, ctes=own)
 
     def _with(self, raw: SelectStmt, parent: Scope | None) -> tuple[Cte, ...]:
+        names = [item.name for item in raw.ctes]
+        for name in names:
+            if names.count(name) > 1:
+                raise DuplicateAlias(f'WITH query name "{name}" specified more than once')
         own: dict[str, Cte] = {}
-        for item in raw.ctes:
-            if item.name in own:
-                raise DuplicateAlias(f'WITH query name "{item.name}" specified more than once')
+        for item in in_order(raw.ctes):
             if item.recursive and reads(item.query, item.name):
                 made = self._recursive(item, parent)
             else:
@@ -207,7 +213,7 @@ class SelectAnalysis:
         where = None
         if raw.where is not None:
             where = self._expressions(scope, "WHERE").boolean(raw.where, "WHERE")
-        windows = {window.name: window for window in raw.windows if window.name is not None}
+        windows, defined = self._windows(raw, scope)
         expressions = QueryExpressions(
             scope, self.relations, "SELECT", aggregates=True, windows=windows, in_windows=True
         )
@@ -225,11 +231,13 @@ class SelectAnalysis:
             raise InvalidColumnReference(
                 "for SELECT DISTINCT, ORDER BY expressions must appear in select list",
             )
-        keys = (*distinct_on, *(key.node for key in sort))
+        keys = (*distinct_on, *(key.node for key in sort), *defined)
         shown = (*targets, *keys, *(() if having is None else (having,)))
         grouped = bool(raw.group) or raw.having is not None or contains_aggregate(shown)
         if grouped and raw is not given:
             raise FeatureNotSupported("a set-returning function beside groups is not supported")
+        if distinct_on and raw is not given:
+            raise FeatureNotSupported("a set-returning function beside DISTINCT ON")
         if grouped:
             check_grouping(shown, group, scope.namespace)
         return Query(
@@ -245,6 +253,25 @@ class SelectAnalysis:
             sort,
             *self._limits(raw, scope),
         )
+
+    def _windows(
+        self, raw: SelectStmt, scope: Scope
+    ) -> tuple[dict[str, WindowDef], tuple[Node, ...]]:
+        """Return the definitions of WINDOW by name, and the expressions by which they sort rows.
+        PostgreSQL analyzes those that no call uses, too (transformWindowDefinitions)."""
+        expressions = QueryExpressions(scope, self.relations, "window definitions", aggregates=True)
+        known: dict[str, WindowDef] = {}
+        nodes: list[Node] = []
+        for window in raw.windows:
+            if window.refname is not None:
+                raise FeatureNotSupported("a window based on another window is not supported")
+            assert window.name is not None
+            if window.name in known:
+                raise WindowingError(f'window "{window.name}" is already defined')
+            known[window.name] = window
+            nodes += map(expressions.transform, window.partition)
+            nodes += (expressions.sort_key(key).node for key in window.order)
+        return known, tuple(nodes)
 
     def _expressions(self, scope: Scope, clause: str) -> QueryExpressions:
         return QueryExpressions(scope, self.relations, clause)
@@ -295,23 +322,26 @@ class SelectAnalysis:
     def _count(
         self, raw: Expression | None, scope: Scope, word: str, sqlstate: str
     ) -> int | Node | None:
+        """Analyze a number of rows (transformLimitClause): an expression that is not a constant is
+        left to the execution."""
         if raw is None:
             return None
         given = self._expressions(scope, word).transform(raw)
-        if contains_var(given):
-            raise InvalidColumnReference(f"argument of {word} must not contain variables")
         node = to_target(given, INT8, -1, "a", Form.IMPLICIT)
-        while node is not None and not isinstance(node, Const):
-            (node,) = getattr(node, "arguments", None) or (None,)  # int8(integer)
-        if isinstance(given, Param):
-            return to_target(given, INT8, -1, "a", Form.IMPLICIT)
         if node is None:
-            raise FeatureNotSupported(f"{word} is supported with a constant number only")
-        if node.text is None:
+            raise DatatypeMismatch(
+                f"argument of {word} must be type bigint, not type {type_name(given.type)}",
+            )
+        if contains_var(node):
+            raise InvalidColumnReference(f"argument of {word} must not contain variables")
+        if contains_subquery(node):
+            raise FeatureNotSupported(f"a subquery in {word} is not supported")
+        constant = whole_constant(node)
+        if constant is None:
+            return node
+        if constant.text is None:
             return None
-        count = int(Decimal(node.text).to_integral_value(ROUND_HALF_UP))
-        if not -_INT8_LIMIT <= count < _INT8_LIMIT:
-            raise NumericValueOutOfRange("bigint out of range")
+        count = int(constant.text)
         if count < 0:
             raise PenstockError(f"{word} must not be negative", sqlstate=sqlstate)
         return count
@@ -411,7 +441,8 @@ def _target_list(
             node = expressions.transform(target.value)
             if node.type == UNKNOWN and resolve:
                 node = to_common_type(node, TEXT, "SELECT")
-            name = result_name(target.value) if target.name is None else target.name
+            shown = result_name(target.value, expressions.subquery_names)
+            name = shown if target.name is None else target.name
             found = [(name, node)]
         columns += [Attribute(name, node.type, typmod_of(node)) for name, node in found]
         targets += [node for _, node in found]
@@ -458,7 +489,7 @@ class FromClause:
                 if view is None
                 else self._view(view, columns)
             )
-        schema = None if cte is not None else (name.schema or "public")
+        schema = None if cte is not None else schema_of(name)
         return relation, _named(relation, raw.alias, name.name, schema)
 
     def _view(self, text: str, columns: tuple[Attribute, ...]) -> Relation:
@@ -659,13 +690,14 @@ _UNNAMED: Final = "?column?"
 _WEAK, _STRONG = 1, 2
 
 
-def result_name(raw: Expression) -> str:
-    """Return the name that PostgreSQL gives the column."""
-    return _figure(raw)[0]
+def result_name(raw: Expression, subqueries: Mapping[ASubLink, str]) -> str:
+    """Return the name that PostgreSQL gives the column. ``subqueries``: the names of the columns of
+    scalar subqueries."""
+    return _figure(raw, subqueries)[0]
 
 
-def _figure(raw: Expression) -> tuple[str, int]:
-    """Return the name and its strength (FigureColnameInternal)."""
+def _figure(raw: Expression, subqueries: Mapping[ASubLink, str]) -> tuple[str, int]:
+    """Return the name and its strength."""
     match raw:
         case ColumnRef(fields):
             return fields[-1], _STRONG
@@ -673,16 +705,16 @@ def _figure(raw: Expression) -> tuple[str, int]:
             return name[-1], _STRONG
         case Indirection(argument, steps=steps):
             named = [step for step in steps if isinstance(step, str)]
-            return (named[-1], _STRONG) if named else _figure(argument)
+            return (named[-1], _STRONG) if named else _figure(argument, subqueries)
         case AExpr(kind=AExprKind.NULLIF):
             return "nullif", _STRONG
         case TypeCast(argument, type_):
-            name, strength = _figure(argument)
+            name, strength = _figure(argument, subqueries)
             return (name, strength) if strength > _WEAK else (type_.names[-1], _WEAK)
         case CollateClause(argument):
-            return _figure(argument)
+            return _figure(argument, subqueries)
         case ACase():
-            name, strength = _figure(raw.default) if raw.default else ("", 0)
+            name, strength = _figure(raw.default, subqueries) if raw.default else ("", 0)
             return (name, strength) if strength > _WEAK else ("case", _WEAK)
         case AArray():
             return "array", _STRONG
@@ -695,21 +727,17 @@ def _figure(raw: Expression) -> tuple[str, int]:
         case SqlValueFunction(name):
             return name, _STRONG
         case ASubLink():
-            return _subquery(raw)
+            return _subquery(raw, subqueries)
     return _UNNAMED, 0
 
 
-def _subquery(raw: ASubLink) -> tuple[str, int]:
+def _subquery(raw: ASubLink, subqueries: Mapping[ASubLink, str]) -> tuple[str, int]:
     if raw.kind is SubLinkKind.EXISTS:
         return "exists", _STRONG
     if raw.kind is SubLinkKind.ARRAY:
         return "array", _STRONG
-    if raw.kind is SubLinkKind.EXPR and raw.query.targets:
-        target: ResTarget = raw.query.targets[0]
-        if target.name is not None:
-            return target.name, _STRONG
-        if isinstance(target.value, Expression):
-            return _figure(target.value)
+    if raw.kind is SubLinkKind.EXPR and raw in subqueries:
+        return subqueries[raw], _STRONG
     return _UNNAMED, 0
 
 
@@ -814,6 +842,26 @@ def compared_as_text(
     )
     shown = zip(columns, new, strict=True)
     return tuple(replace(column, type_oid=node.type) for column, node in shown), new
+
+
+def in_order(items: tuple[CommonTableExpr, ...]) -> Iterator[CommonTableExpr]:
+    """Yield the queries of WITH so that each comes after those that it reads. With RECURSIVE it may
+    read later ones, too (TopologicalSort of parse_cte.c)."""
+    waiting = list(items)
+    while waiting:
+        ready = next(
+            (
+                item
+                for item in waiting
+                if not item.recursive
+                or not any(reads(item.query, o.name) for o in waiting if o is not item)
+            ),
+            None,
+        )
+        if ready is None:
+            raise FeatureNotSupported("mutual recursion between WITH items is not implemented")
+        waiting.remove(ready)
+        yield ready
 
 
 def reads(raw: SelectStmt, name: str) -> bool:
