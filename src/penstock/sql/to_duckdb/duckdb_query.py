@@ -85,6 +85,7 @@ from penstock.sql.typed.query_nodes import (
 
 _Item = TypeVar("_Item")
 _INFINITY: Final = "infinity"
+_RAISES: Final = "error("
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,10 @@ class QueryCompiler(NumericCompiler):
                 check_groupable(key)
             clauses.append("PARTITION BY " + ", ".join(key.sql for key in keys))
         if node.order:
-            clauses.append("ORDER BY " + self._order(node.order))
+            order = self._order(node.order)
+            if _RAISES in order:  # DuckDB takes no volatile function here
+                raise refused("an expression that may fail in the ORDER BY of a window")
+            clauses.append(f"ORDER BY {order}")
         if node.frame is not None:
             frame = node.frame
             clauses.append(f"{frame.mode} BETWEEN {frame.start} AND {frame.end}")

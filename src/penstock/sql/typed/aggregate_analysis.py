@@ -52,11 +52,11 @@ def aggregate(
     function, nodes, result = found_function(raw, arguments)
     within = (*arguments, *(key.node for key in order))
     if function.kind == AGGREGATE and raw.over is None:
-        if any(map(_has_window, within)):
+        if any(map(has_window, within)):
             raise GroupingError("aggregate function calls cannot contain window function calls")
         if any(map(_has_aggregate, within)):
             raise GroupingError("aggregate function calls cannot be nested")
-    if filter_ is not None and _has_window(filter_):
+    if filter_ is not None and has_window(filter_):
         raise WindowingError("window functions are not allowed in FILTER")
     if filter_ is not None and _has_aggregate(filter_):
         raise GroupingError("aggregate functions are not allowed in FILTER")
@@ -81,7 +81,7 @@ def window(
         raise FeatureNotSupported("aggregate ORDER BY is not implemented for window functions")
     if function.filter is not None and functions()[function.oid].kind != AGGREGATE:
         raise FeatureNotSupported("FILTER is not implemented for non-aggregate window functions")
-    if any(_has_window(node) for node in (*function.arguments, *partition)):
+    if any(has_window(node) for node in (*function.arguments, *partition)):
         raise WindowingError("window function calls cannot be nested")
     frame = _frame(definition, offsets)
     return WindowFunc(function.type, function, partition, order, frame)
@@ -125,8 +125,9 @@ def _has_aggregate(node: Node) -> bool:
     return isinstance(node, Aggref) or any(_has_aggregate(child) for child in children(node))
 
 
-def _has_window(node: Node) -> bool:
-    return isinstance(node, WindowFunc) or any(_has_window(child) for child in children(node))
+def has_window(node: Node) -> bool:
+    """Tell whether the node holds a function with OVER."""
+    return isinstance(node, WindowFunc) or any(has_window(child) for child in children(node))
 
 
 def contains_aggregate(nodes: tuple[Node, ...]) -> bool:

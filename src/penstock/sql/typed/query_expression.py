@@ -224,6 +224,12 @@ class QueryExpressions(ExpressionAnalysis):
         if raw.kind is SubLinkKind.EXPR:
             self.subquery_names[raw] = column.name
             return SubLink(column.type_oid, raw.kind, query)
+        if raw.kind is SubLinkKind.ARRAY and element(column.type_oid):
+            raise FeatureNotSupported("arrays of more than one dimension are not supported")
+        if raw.kind is SubLinkKind.ARRAY and not array_of(column.type_oid):
+            raise UndefinedObject(
+                f"could not find array type for data type {type_name(column.type_oid)}"
+            )
         if raw.kind is SubLinkKind.ARRAY:
             return SubLink(array_of(column.type_oid), raw.kind, query)
         assert raw.test is not None

@@ -59,7 +59,7 @@ from penstock.sql.grammar.parsenodes import (
 from penstock.sql.grammar.raw_statements import parse_select
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
-from penstock.sql.typed.aggregate_analysis import contains_aggregate
+from penstock.sql.typed.aggregate_analysis import contains_aggregate, has_window
 from penstock.sql.typed.coercion import (
     select_common_type,
     to_common_type,
@@ -231,9 +231,12 @@ class SelectAnalysis:
             raise InvalidColumnReference(
                 "for SELECT DISTINCT, ORDER BY expressions must appear in select list",
             )
-        keys = (*distinct_on, *(key.node for key in sort), *defined)
+        keys = (*distinct_on, *(key.node for key in sort))
         shown = (*targets, *keys, *(() if having is None else (having,)))
         grouped = bool(raw.group) or raw.having is not None or contains_aggregate(shown)
+        if not grouped and contains_aggregate(defined):
+            raise FeatureNotSupported("an aggregate in an unused WINDOW is not supported")
+        shown = (*shown, *defined)
         if grouped and raw is not given:
             raise FeatureNotSupported("a set-returning function beside groups is not supported")
         if distinct_on and raw is not given:
@@ -309,6 +312,8 @@ class SelectAnalysis:
                 node = to_common_type(node, TEXT, "GROUP BY")
             if contains_aggregate((node,)):
                 raise GroupingError("aggregate functions are not allowed in GROUP BY")
+            if has_window(node):
+                raise WindowingError("window functions are not allowed in GROUP BY")
             if contains_subquery(node):
                 raise FeatureNotSupported("a subquery in GROUP BY is not supported")
             found.append(node)
