@@ -163,3 +163,8 @@ SELECT sha256('1'::text::bytea)::text, ''::text::bytea::varchar, 'ab'::bytea::va
 SELECT 'a\\b\000\377é'::text::bytea, '\134'::text::bytea, E'\\012\n'::text::bytea
 SELECT '\400'::text::bytea
 SELECT '\'::text::bytea
+SELECT CASE WHEN true THEN unnest(ARRAY[1,2]) END
+SELECT coalesce(unnest(ARRAY[1,NULL]), 5)
+SELECT unnest(ARRAY[1,2]), unnest(ARRAY[1,2,3])
+SELECT n FROM generate_series(1, 5) n LIMIT 1 + 1 OFFSET length('3')
+WITH a AS (SELECT 1 AS x), b AS (WITH a AS (SELECT 2 AS x) SELECT x FROM a) SELECT a.x, b.x FROM a, b

@@ -13,7 +13,7 @@ from psycopg.pq import DiagnosticField, ExecStatus
 
 from fix_postgres import Database
 from penstock.catalog.pg_class import LakeTable
-from penstock.errors import PenstockError
+from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pg_catalog import CatalogDatabase
 from penstock.sql.grammar.raw_statements import parse_select
 from pg_catalog import objects
@@ -160,6 +160,22 @@ def test_a_count_that_is_a_parameter_is_not_negative(
     with pytest.raises(PenstockError, match=f"{clause} must not be negative") as error:
         ours.query(parse_select(f"SELECT 1 {clause} $1"), [b"-1"])
     assert error.value.sqlstate == sqlstate
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT generate_series(1, 3), unnest(ARRAY[1, 2])",
+        "SELECT unnest(ARRAY[1, 2]) + 1, generate_series(1, 3)",
+        "SELECT generate_series(1, 2), generate_subscripts(ARRAY[5, 6, 7], 1)",
+        "SELECT generate_subscripts(ARRAY[5, 6], NULL, false)",
+    ],
+)
+def test_sets_that_a_server_gives_side_by_side_are_refused(
+    ours: CatalogDatabase, query: str
+) -> None:
+    with pytest.raises(FeatureNotSupported):
+        ours.query(parse_select(query))
 
 
 def test_a_parameter_whose_type_nothing_tells_is_refused(ours: CatalogDatabase) -> None:

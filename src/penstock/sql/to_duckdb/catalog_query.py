@@ -64,6 +64,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
 )
 from penstock.sql.to_duckdb.text_functions import BY_PROC, COMMON_PATTERN, STRING_TO_ARRAY
 from penstock.sql.typed.coercion import element
+from penstock.sql.typed.function_analysis import has_set
 from penstock.sql.typed.grouping import nodes_of
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
@@ -791,13 +792,6 @@ def counting(node: FromNode) -> str:
 
 
 _COUNTED: Final = frozenset({SERIES, "generate_subscripts"})
-
-
-def has_set(node: Node) -> bool:
-    """Tell whether the node, or a node below it, is a call that returns a set."""
-    if isinstance(node, FuncExpr) and node.oid and functions()[node.oid].returns_set:
-        return True
-    return any(map(has_set, children(node)))
 
 
 # Call volatile functions of a SELECT list in the order of the rows, and under LIMIT only for those

@@ -297,7 +297,7 @@ class ExpressionCompiler:
                 return constant(None, node.type)
             return cast(self.value(argument), node.type, node.typmod)
         called = functions().get(node.oid)
-        if called is not None and called.strict and has_null(node):
+        if called is not None and called.strict and not called.returns_set and has_null(node):
             return constant(None, node.type)
         values = [self.value(argument) for argument in node.arguments]
         nodes = [stripped(argument) for argument in node.arguments]

@@ -75,7 +75,7 @@ from penstock.sql.typed.coercion import (
     to_common_type,
     to_target,
 )
-from penstock.sql.typed.function_analysis import call
+from penstock.sql.typed.function_analysis import call, has_set
 from penstock.sql.typed.literals import canonical
 from penstock.sql.typed.operator_analysis import make_operator, transform_operator
 from penstock.sql.typed.primnodes import (
@@ -249,6 +249,8 @@ class ExpressionAnalysis:
             conditions.append(to_boolean(condition, "CASE/WHEN"))
         results = [self.transform(result) for _, result in raw.whens]
         default = self.transform(raw.default) if raw.default else Const(UNKNOWN, None)
+        if any(map(has_set, (default, *results, *conditions))):
+            raise FeatureNotSupported("set-returning functions are not allowed in CASE")
         type_ = select_common_type([default, *results], "CASE")
         default = to_common_type(default, type_, "CASE/ELSE")
         whens = tuple(
@@ -260,6 +262,8 @@ class ExpressionAnalysis:
     @transform.register
     def _coalesce(self, raw: ACoalesce) -> Node:
         nodes = [self.transform(argument) for argument in raw.arguments]
+        if any(map(has_set, nodes)):
+            raise FeatureNotSupported("set-returning functions are not allowed in COALESCE")
         type_ = select_common_type(nodes, "COALESCE")
         return CoalesceExpr(type_, tuple(to_common_type(n, type_, "COALESCE") for n in nodes))
 

@@ -23,6 +23,7 @@ from penstock.sql.typed.primnodes import (
     Form,
     FuncExpr,
     Node,
+    children,
 )
 from penstock.sqlstate import GroupingError, InvalidSchemaName, UndefinedFunction, WindowingError
 
@@ -86,6 +87,13 @@ def found_function(
         raise WrongObjectType(f"{name}(*) must be used to call a parameterless aggregate function")
     nodes, result = coerced(tuple(arguments), found.arguments, function.result)
     return function, _in_order(function, found, nodes), result
+
+
+def has_set(node: Node) -> bool:
+    """Tell whether the node, or a node below it, returns a set (expression_returns_set)."""
+    if isinstance(node, FuncExpr) and node.oid and functions()[node.oid].returns_set:
+        return True
+    return any(map(has_set, children(node)))
 
 
 def names_of(raw: FuncCall) -> tuple[str, ...]:

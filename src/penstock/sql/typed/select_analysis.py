@@ -66,7 +66,7 @@ from penstock.sql.typed.coercion import (
     to_target,
     whole_constant,
 )
-from penstock.sql.typed.function_analysis import names_of
+from penstock.sql.typed.function_analysis import has_set, names_of
 from penstock.sql.typed.generated_column import expanded
 from penstock.sql.typed.grouping import check_grouping, contains_subquery
 from penstock.sql.typed.operator_analysis import contains_var, make_operator
@@ -237,6 +237,8 @@ class SelectAnalysis:
         if not grouped and contains_aggregate(defined):
             raise FeatureNotSupported("an aggregate in an unused WINDOW is not supported")
         shown = (*shown, *defined)
+        if raw is not given and any(map(has_set, targets)):
+            raise FeatureNotSupported("several set-returning functions in a list are not supported")
         if grouped and raw is not given:
             raise FeatureNotSupported("a set-returning function beside groups is not supported")
         if distinct_on and raw is not given:
