@@ -41,7 +41,7 @@ help:
 	@echo 'make setup       only set up: .venv, wheels, Delta jars, PostgreSQL servers'
 	@echo 'make clean       remove .venv and caches of tools; what was fetched stays'
 
-setup: $(STAMPS)/python $(STAMPS)/jars $(STAMPS)/servers
+setup: $(STAMPS)/python $(STAMPS)/jars $(STAMPS)/servers $(STAMPS)/kernels
 
 # Python and Java are looked at first, since nothing works without them.
 $(STAMPS)/machine: tools/setup
@@ -56,6 +56,11 @@ $(STAMPS)/jars: src/penstock/lakehouse/delta.toml $(STAMPS)/python
 	@$(BIN)/python -m penstock.lakehouse.jars > /dev/null
 	@touch $@
 
+# Compiled once here, not by each process that needs one first.
+$(STAMPS)/kernels: src/penstock/kernel.py $(STAMPS)/python
+	@$(BIN)/python -m penstock.pipeline.worker_daemon --compile
+	@touch $@
+
 # A platform without a server of some version skips the tests that need it.
 $(STAMPS)/servers: src/penstock/embedded/servers.toml $(STAMPS)/python
 	@$(BIN)/python -m penstock.embedded || true
@@ -63,7 +68,7 @@ $(STAMPS)/servers: src/penstock/embedded/servers.toml $(STAMPS)/python
 
 # SOURCE and PUBLICATION reach the demo in the environment, where no process list shows them.
 export SOURCE PUBLICATION
-demo: $(STAMPS)/jars
+demo: $(STAMPS)/jars $(STAMPS)/kernels
 	@$(BIN)/python -m penstock.demo $(ARGS)
 
 # Tests start many JVMs; without the archive they take longer.
@@ -97,7 +102,7 @@ test-lowest: $(LOWEST)/made setup $(STAMPS)/classes
 
 # Floors 0 and 1: what works without a server, a session or a clock.
 LOW_FLOORS := errors.py sqlstate.py identifiers.py failpoint.py lsn.py relation.py cells.py \
-	civil.py enum_type.py wire_rows.py guc/** protocol/** pgoutput/** pgtypes/** sql/**
+	civil.py kernel.py enum_type.py wire_rows.py guc/** protocol/** pgoutput/** pgtypes/** sql/**
 comma := ,
 coverage: $(STAMPS)/python
 	$(BIN)/python -m coverage run --source=src/penstock -m pytest --quiet \

@@ -12,18 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.kernel import part
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
     """One column of ``n`` cells; cell i is ``buffer[start[i]:start[i] + length[i]]``.
 
-    ``start`` and ``length`` have shape (n,). ``null`` has shape (n,), or is None if no cell is
-    NULL. Where ``null`` is true, ``start`` and ``length`` may hold anything.
+    ``start`` and ``length`` have shape (n,); the buffer has less than 2 GiB. ``null`` has shape
+    (n,), or is None if no cell is NULL. Where it is true, ``start`` and ``length`` may hold
+    anything.
     """
 
     buffer: NDArray[np.uint8]
-    start: NDArray[np.intp]
-    length: NDArray[np.intp]
+    start: NDArray[np.int32]
+    length: NDArray[np.int32]
     null: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
@@ -44,3 +47,29 @@ def window(buffer: NDArray[np.uint8], dtype: Any) -> NDArray[Any]:
     """
     kind = np.dtype(dtype)
     return np.ndarray((max(0, len(buffer) - kind.itemsize + 1),), kind, buffer, 0, (1,))
+
+
+# Numbers in network byte order, for kernels. The caller has checked that they lie in the buffer.
+# Numba makes a float of an unsigned number and a signed one: so all are signed here.
+
+
+@part
+def uint16_at(buffer: NDArray[np.uint8], at: int) -> int:
+    return int(np.int64(buffer[at]) << 8 | buffer[at + 1])
+
+
+@part
+def int16_at(buffer: NDArray[np.uint8], at: int) -> int:
+    value = uint16_at(buffer, at)
+    return value - ((value & 0x8000) << 1)
+
+
+@part
+def int32_at(buffer: NDArray[np.uint8], at: int) -> int:
+    value = uint16_at(buffer, at) << 16 | uint16_at(buffer, at + 2)
+    return value - ((value & 0x80000000) << 1)
+
+
+@part
+def int64_at(buffer: NDArray[np.uint8], at: int) -> int:
+    return int32_at(buffer, at) << 32 | int32_at(buffer, at + 4) & 0xFFFFFFFF

@@ -11,6 +11,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.kernel import part
+
 MICROSECONDS: Final = 1_000_000
 DAY: Final = 86_400 * MICROSECONDS
 """Microseconds of a day."""
@@ -26,6 +31,7 @@ LOWEST_DAY: Final = -2_440_588
 HIGHEST_DAY: Final = 2_145_042_905
 """5874897-12-31, the last day of PostgreSQL's date."""
 
+_ZERO, _HYPHEN, _PLUS, _COLON, _POINT = map(ord, "0-+:.")
 _DATE = re.compile(rb"(\d{4,})-(\d\d)-(\d\d)( BC)?")
 _TIMESTAMP = re.compile(
     rb"(\d{4,}-\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
@@ -33,6 +39,7 @@ _TIMESTAMP = re.compile(
 )
 
 
+@part
 def days_from_civil(year: int, month: int, day: int) -> int:
     """Return the days since 1970-01-01 of a proleptic Gregorian date.
 
@@ -52,6 +59,81 @@ def civil_from_days(days: int) -> tuple[int, int, int]:
     shifted = (5 * of_year + 2) // 153
     month = shifted + 3 if shifted < 10 else shifted - 9
     return era * 400 + year + (month <= 2), month, of_year - (153 * shifted + 2) // 5 + 1
+
+
+@part
+def read_digits(buffer: NDArray[np.uint8], at: int, end: int, count: int) -> int:
+    """Return the number of exactly ``count`` digits at ``at``, -1 if they are not there."""
+    if at + count > end:
+        return -1
+    number = 0
+    for index in range(count):
+        digit = int(np.int64(buffer[at + index])) - _ZERO
+        if digit < 0 or digit > 9:
+            return -1
+        number = number * 10 + digit
+    return number
+
+
+@part
+def read_date(buffer: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
+    """Read a date of the years 1 to 99999: for kernels. Return the days since 1970-01-01, and the
+    position behind it, -1 if there is no such date."""
+    year = read_digits(buffer, at, end, 4)
+    at += 4
+    if year >= 0 and at < end and buffer[at] != _HYPHEN:
+        digit = read_digits(buffer, at, end, 1)
+        year = -1 if digit < 0 else year * 10 + digit
+        at += 1
+    month, day = read_digits(buffer, at + 1, end, 2), read_digits(buffer, at + 4, end, 2)
+    if year < 1 or month < 1 or month > 12 or day < 1 or day > 31:
+        return 0, -1
+    if buffer[at] != _HYPHEN or buffer[at + 3] != _HYPHEN:
+        return 0, -1
+    days = days_from_civil(year, month, day)
+    following = days_from_civil(year + month // 12, month % 12 + 1, 1)
+    return (days, at + 6) if days < following else (0, -1)
+
+
+@part
+def read_time(buffer: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
+    """Read a time of day: for kernels. Return microseconds, and the position behind it, -1 if there
+    is no time."""
+    hour, minute = read_digits(buffer, at, end, 2), read_digits(buffer, at + 3, end, 2)
+    second = read_digits(buffer, at + 6, end, 2)
+    if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
+        return 0, -1
+    if buffer[at + 2] != _COLON or buffer[at + 5] != _COLON:
+        return 0, -1
+    fraction = 0
+    at += 8
+    if at < end and buffer[at] == _POINT:
+        at, unit = at + 1, MICROSECONDS
+        while at < end and unit > 1 and _ZERO <= buffer[at] <= _ZERO + 9:
+            unit //= 10
+            fraction += (int(np.int64(buffer[at])) - _ZERO) * unit
+            at += 1
+        if unit == MICROSECONDS:
+            return 0, -1
+    return (hour * 3600 + minute * 60 + second) * MICROSECONDS + fraction, at
+
+
+@part
+def read_zone(buffer: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
+    """Read a zone such as ``+01``, ``-03:30`` or ``+00:19:32``: for kernels. Return the seconds
+    east of Greenwich, and the position behind it, -1 if there is no zone."""
+    if at >= end or (buffer[at] != _PLUS and buffer[at] != _HYPHEN):
+        return 0, -1
+    sign = 1 if buffer[at] == _PLUS else -1
+    seconds, unit = 0, 3600
+    while unit and (unit == 3600 or (at < end and buffer[at] == _COLON)):
+        number = read_digits(buffer, at + 1, end, 2)
+        if number < 0:
+            return 0, -1
+        seconds += number * unit
+        unit //= 60
+        at += 3
+    return sign * seconds, at
 
 
 def parse_date(raw: bytes) -> int | None:

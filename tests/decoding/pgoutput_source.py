@@ -242,8 +242,8 @@ def _message(message: m.LogicalMessage, lsn: Lsn, xid: int | None) -> MessageCha
 
 
 def _typed(type_oid: int, typmod: int, raw: list[bytes | None]) -> pa.Array | None:
-    sizes = np.array([len(cell or b"") for cell in raw], np.intp)
-    starts = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.intp)
+    sizes = np.array([len(cell or b"") for cell in raw], np.int32)
+    starts = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int32)
     buffer = np.frombuffer(b"".join(cell or b"" for cell in raw) + bytes(8), np.uint8)
     null = np.array([cell is None for cell in raw])
     try:

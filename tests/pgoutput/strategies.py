@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.attribute import Attribute
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
-from penstock.pgoutput.columnar import PADDING, MessageChunk
+from penstock.pgoutput.columnar import MessageChunk
 from penstock.pgoutput.messages import NULL, UNCHANGED, Binary, Cell, Text, TupleData
 from penstock.relation import Relation, ReplicaIdentity
 from pgtypes.values import KINDS, OTHER, Kind, array_out, array_send
@@ -22,7 +22,7 @@ def chunk_of(messages: Sequence[bytes]) -> MessageChunk:
     """Messages without the headers of their frames."""
     sizes = np.fromiter(map(len, messages), np.int64, len(messages))
     ends = np.cumsum(sizes)
-    return MessageChunk(b"".join((*messages, bytes(PADDING))), ends - sizes, ends)
+    return MessageChunk(b"".join(messages), ends - sizes, ends)
 
 
 lsns = st.integers(1, 2**63 - 1).map(Lsn)

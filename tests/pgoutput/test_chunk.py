@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.cells import Cells
 from penstock.errors import ProtocolViolation
-from penstock.pgoutput.columnar import PADDING, MessageChunk
+from penstock.pgoutput.columnar import MessageChunk
 
 MESSAGES = st.lists(st.binary(min_size=1, max_size=20), max_size=8)
 
@@ -20,16 +20,15 @@ def cells_of(messages: list[bytes], between: bytes) -> Cells:
     for message in messages:
         start.append(len(buffer))
         buffer += message + between
-    lengths = np.array([len(message) for message in messages], np.intp)
-    return Cells(np.frombuffer(bytes(buffer), np.uint8), np.array(start, np.intp), lengths)
+    lengths = np.array([len(message) for message in messages], np.int32)
+    return Cells(np.frombuffer(bytes(buffer), np.uint8), np.array(start, np.int32), lengths)
 
 
 @given(MESSAGES, st.binary(max_size=5))
 def test_of_cells(messages: list[bytes], between: bytes) -> None:
     chunk = MessageChunk.of_cells(cells_of(messages, between))
     assert list(chunk.messages()) == messages == list(MessageChunk.of_messages(messages).messages())
-    assert chunk.buffer.endswith(bytes(PADDING))
-    assert len(chunk.buffer) == (int(chunk.ends[-1]) if messages else 0) + PADDING
+    assert len(chunk.buffer) == (int(chunk.ends[-1]) if messages else 0)
 
 
 @given(MESSAGES, MESSAGES, st.binary(max_size=5))

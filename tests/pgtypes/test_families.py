@@ -28,8 +28,8 @@ def cells(raws: Sequence[bytes | None], gap: bytes = b"\xff") -> Cells:
         data += raw or b""
     return Cells(
         np.frombuffer(data, np.uint8),
-        np.array(start, np.intp),
-        np.array(length, np.intp),
+        np.array(start, np.int32),
+        np.array(length, np.int32),
         np.array([raw is None for raw in raws]) if None in raws else None,
     )
 

@@ -16,7 +16,8 @@ from penstock.embedded import wait_until
 from penstock.pipeline.job import run_job
 
 _THREADS = """
-import pathlib, penstock.pipeline.worker_daemon
+import pathlib, penstock.pipeline.worker_daemon as daemon
+daemon.kernel.prepare()
 for name in pathlib.Path("/proc/self/task").glob("*/comm"):
     print(name.read_text().strip())
 """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation
 from penstock.lsn import INVALID
-from penstock.pgoutput.columnar import PADDING, MessageChunk
+from penstock.pgoutput.columnar import MessageChunk
 from penstock.subscription.inbox import Piece
 
 HEADER = b"w" + bytes(24)
@@ -47,7 +47,7 @@ def piece_of(given_messages: list[bytes], cuts: list[int]) -> Piece:
 def held(piece: Piece) -> list[bytes]:
     chunk = piece.chunk()
     if len(chunk):
-        assert int(chunk.ends.max()) + PADDING <= len(chunk.buffer)
+        assert int(chunk.ends.max()) <= len(chunk.buffer)
     return list(chunk.messages())
 
 

@@ -148,8 +148,8 @@ def _array(items: Sequence[str | None], element: int, first: int = 1) -> bytes:
 
 def _column(cells: Sequence[bytes | None]) -> Column:
     """Return cells as a ``Column``, which the type families of ``pgtypes`` read."""
-    lengths = np.array([0 if cell is None else len(cell) for cell in cells], np.intp)
-    ends = np.cumsum(lengths)
+    lengths = np.array([0 if cell is None else len(cell) for cell in cells], np.int32)
+    ends = np.cumsum(lengths, dtype=np.int32)
     return Column(
         np.frombuffer(b"".join(cell for cell in cells if cell is not None), np.uint8),
         ends - lengths,
@@ -240,7 +240,7 @@ def _parameter_text(value: bytes, type_oid: int) -> bytes:
     family = find(type_oid)
     if type_oid in family.oids and family.binary:
         cells = Column(
-            np.frombuffer(value, np.uint8), np.zeros(1, np.intp), np.full(1, len(value), np.intp)
+            np.frombuffer(value, np.uint8), np.zeros(1, np.int32), np.full(1, len(value), np.int32)
         )
         text = text_output(family.binary_column(cells, -1), type_oid)[0].as_py()
         assert isinstance(text, bytes)

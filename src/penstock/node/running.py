@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from penstock import kernel
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.pg_stat_subscription import STREAMING, SubscriptionCounts
 from penstock.catalog.pg_subscription import Subscription
@@ -174,6 +175,7 @@ class RunningNode:
         empty_folder(self._spool)
         remove_leftovers(self._warehouse.storage, datetime.now(UTC) - _OLDEST_JOB)
         self._thread.start()
+        threading.Thread(target=kernel.prepare, name="kernels", daemon=True).start()
         self._reporter.start()
         self._proof.start()
 

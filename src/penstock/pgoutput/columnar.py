@@ -18,27 +18,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.attribute import Attribute
-from penstock.cells import Cells, window
+from penstock.cells import Cells, int32_at, uint16_at, window
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation, ValueNotRepresentable
+from penstock.kernel import BYTES, NUMBERS, kernel, part
 from penstock.lsn import Lsn
 from penstock.pgoutput.decoder import (
     Decoder,
     Reader,
-    expected_new,
     read_origin,
-    unchanged_in_old_tuple,
     unknown_message,
-    unknown_representation,
 )
 from penstock.pgoutput.messages import LogicalMessage, RelationMessage, Truncate
 from penstock.relation import Relation, ReplicaIdentity
 
 XLOGDATA_HEADER: Final = 25
 """Bytes before the message in a frame: ``w``, start, end, send time (walsender.c)."""
-
-PADDING: Final = 8
-"""Bytes behind the last message, since fields are read before their end is checked."""
 
 _XLOGDATA: Final = ord("w")
 
@@ -47,8 +42,7 @@ _XLOGDATA: Final = ord("w")
 class MessageChunk:
     """A run of raw messages, in order: message i is ``buffer[starts[i]:ends[i]]``.
 
-    The buffer is smaller than 2 GiB. If it goes on for ``PADDING`` bytes behind the last message,
-    it is decoded without a copy.
+    The buffer is smaller than 2 GiB.
     """
 
     buffer: bytes
@@ -68,7 +62,7 @@ class MessageChunk:
         sizes = np.fromiter(map(len, frames), np.int64, len(frames))
         ends = np.cumsum(sizes)
         begins = ends - sizes
-        buffer = b"".join((*frames, bytes(PADDING)))
+        buffer = b"".join(frames)
         if (sizes <= XLOGDATA_HEADER).any():
             raise ProtocolViolation("insufficient data left in message")
         if (np.frombuffer(buffer, np.uint8)[begins] != _XLOGDATA).any():
@@ -82,7 +76,7 @@ class MessageChunk:
         if not sizes.all():
             raise ProtocolViolation("insufficient data left in message")
         ends = np.cumsum(sizes)
-        return cls(b"".join((*messages, bytes(PADDING))), ends - sizes, ends)
+        return cls(b"".join(messages), ends - sizes, ends)
 
     @classmethod
     def of_cells(cls, cells: Cells) -> MessageChunk:
@@ -94,8 +88,7 @@ class MessageChunk:
             raise ProtocolViolation("insufficient data left in message")
         ends = (cells.start + cells.length).astype(np.int64, copy=False)
         whole = cells.buffer[: int(ends[-1]) if len(ends) else 0]
-        buffer = b"".join((whole.data, bytes(PADDING)))
-        return cls(buffer, cells.start.astype(np.int64, copy=False), ends)
+        return cls(whole.tobytes(), cells.start.astype(np.int64, copy=False), ends)
 
     @classmethod
     def joined(cls, parts: Sequence[MessageChunk]) -> MessageChunk:
@@ -107,7 +100,7 @@ class MessageChunk:
         ends = [part.ends + base for part, base in zip(parts, bases, strict=False)]
         nothing = [np.empty(0, np.int64)]
         return cls(
-            b"".join([*(part.buffer for part in parts), bytes(0 if parts else PADDING)]),
+            b"".join(part.buffer for part in parts),
             np.concatenate(starts or nothing),
             np.concatenate(ends or nothing),
         )
@@ -136,10 +129,10 @@ class MessageChunk:
         if begin == 0 and end == len(self):
             return self
         if begin >= end:
-            return MessageChunk(bytes(PADDING), self.starts[:0], self.ends[:0])
+            return MessageChunk(b"", self.starts[:0], self.ends[:0])
         first, last = int(self.starts[begin]), int(self.ends[end - 1])
-        buffer = b"".join((memoryview(self.buffer)[first:last], bytes(PADDING)))
-        return MessageChunk(buffer, self.starts[begin:end] - first, self.ends[begin:end] - first)
+        starts, ends = self.starts[begin:end] - first, self.ends[begin:end] - first
+        return MessageChunk(self.buffer[first:last], starts, ends)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,9 +222,8 @@ _COMMIT: Final = ord("C")
 _ORIGIN: Final = ord("O")
 
 
-# Decode Insert, Update and Delete messages of one relation to a ChangeBatch.
-#
-# ``ColumnarDecoder`` finds the messages.
+# Decode Insert, Update and Delete messages of one relation to a ChangeBatch (proto.c,
+# logicalrep_read_tuple). ``ColumnarDecoder`` finds the messages.
 
 INSERT: Final = ord("I")
 UPDATE: Final = ord("U")
@@ -244,6 +236,37 @@ _NEW: Final = ord("N")
 _OLD_KEY: Final = ord("K")
 _OLD_ROW: Final = ord("O")
 
+NULL: Final = ord("n")
+UNCHANGED: Final = ord("u")
+TEXT: Final = ord("t")
+BINARY: Final = ord("b")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TupleCells:
+    """The cells of tuples, shape (columns, rows) each, before their types are known.
+
+    ``kind``: NULL, UNCHANGED, TEXT or BINARY; NULL also where the message has no such tuple.
+    ``counts``: the number of cells of each kind, shape (columns, 256).
+    """
+
+    kind: NDArray[np.uint8]
+    start: NDArray[np.int32]
+    length: NDArray[np.int32]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def none(cls, columns: int, rows: int) -> TupleCells:
+        """Return tuples without values."""
+        counts = np.zeros((columns, 256), np.int64)
+        counts[:, NULL] = rows
+        return cls(
+            np.full((columns, rows), NULL, np.uint8),
+            np.empty((columns, rows), np.int32),
+            np.empty((columns, rows), np.int32),
+            counts,
+        )
+
 
 def change_batch(
     relation: Relation,
@@ -253,76 +276,138 @@ def change_batch(
     ends: NDArray[np.int64],
     find: Readers,
 ) -> ChangeBatch:
-    """Decode messages of this relation. ``starts``, ``ends``: of each message in ``buffer``.
+    """Decode messages of this relation. ``starts``, ``ends``: of each message in ``buffer``; all
+    have at least ``_MIN_ROW_SIZE`` bytes.
 
     Raises ProtocolViolation, ValueNotRepresentable.
     """
-    operation = buffer[starts]
-    old_kind = _old_kind(operation, buffer[starts + TUPLE_KIND_AT])
-    has_old, has_new = old_kind != 0, operation != DELETE
-    tuple_at = starts + TUPLE_KIND_AT + 1
     count, width = len(starts), len(relation.attributes)
-
-    old = None
-    if has_old.any():
-        columns, behind = walk_tuples(buffer, tuple_at[has_old], ends[has_old], width)
-        if any(column.mask(UNCHANGED).any() for column in columns):
-            raise unchanged_in_old_tuple()
-        tuple_at[has_old] = _new_tuple_behind(buffer, behind, ends[has_old], has_new[has_old])
-        old = record_batch(relation, _spread(columns, has_old), count, buffer, find)
-
-    columns, behind = walk_tuples(buffer, tuple_at[has_new], ends[has_new], width)
-    _finished(behind, ends[has_new])
-    columns = _spread(columns, has_new)
-    new = record_batch(relation, columns, count, buffer, find)
-    masks = (column.mask(UNCHANGED) for column in columns)
-    unchanged = {
-        attribute.name: mask
-        for attribute, mask in zip(relation.attributes, masks, strict=True)
-        if mask.any()
-    }
-    return ChangeBatch(relation, sequence, operation, new, unchanged, old, old_kind)
-
-
-def _old_kind(operation: NDArray[np.uint8], tuple_kind: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the kind of the old tuple that each message begins with, 0 if it has none."""
-    old = (tuple_kind == _OLD_KEY) | (tuple_kind == _OLD_ROW)
-    if (old & (operation == INSERT)).any() or (~old & (tuple_kind != _NEW)).any():
-        wrong = np.where(operation == INSERT, tuple_kind != _NEW, ~old & (tuple_kind != _NEW))
-        raise expected_new(chr(tuple_kind[wrong][0]))
-    if (~old & (operation == DELETE)).any():
-        raise ProtocolViolation("expected action 'O' or 'K', got N")
-    return np.where(old, tuple_kind, 0).astype(np.uint8)
+    old_kind = np.zeros(count, np.uint8)
+    any_old = bool((buffer[starts + TUPLE_KIND_AT] != _NEW).any())
+    old, new = TupleCells.none(width, count if any_old else 0), TupleCells.none(width, count)
+    wrong = _walk(
+        *(buffer, starts, ends, old_kind),
+        *(old.kind, old.start, old.length, old.counts),
+        *(new.kind, new.start, new.length, new.counts),
+    )
+    if wrong >= 0:
+        raise _refused(buffer[starts[wrong] : ends[wrong]].tobytes(), width)
+    return ChangeBatch(
+        relation,
+        sequence,
+        buffer[starts],
+        record_batch(relation, new, count, buffer, find),
+        {
+            attribute.name: new.kind[column] == UNCHANGED
+            for column, attribute in enumerate(relation.attributes)
+            if new.counts[column, UNCHANGED]
+        },
+        record_batch(relation, old, count, buffer, find) if any_old else None,
+        old_kind,
+    )
 
 
-def _new_tuple_behind(
+_CELLS_TYPE: Final = "uint8[:, ::1], int32[:, ::1], int32[:, ::1], int64[:, ::1]"
+
+
+@kernel(f"int64({BYTES}, {NUMBERS}, {NUMBERS}, uint8[::1], {_CELLS_TYPE}, {_CELLS_TYPE})")
+def _walk(
     buffer: NDArray[np.uint8],
-    behind: NDArray[np.int64],
-    end: NDArray[np.int64],
-    followed: NDArray[np.bool_],
-) -> NDArray[np.int64]:
-    """Return the positions behind the new tuple's kind byte; check messages that have none.
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    old_kind: NDArray[np.uint8],
+    old_kinds: NDArray[np.uint8],
+    old_start: NDArray[np.int32],
+    old_length: NDArray[np.int32],
+    old_counts: NDArray[np.int64],
+    new_kinds: NDArray[np.uint8],
+    new_start: NDArray[np.int32],
+    new_length: NDArray[np.int32],
+    new_counts: NDArray[np.int64],
+) -> int:
+    """Find the cells of messages; return the first message that is malformed, -1 if none is."""
+    for row in range(len(starts)):
+        at, end = starts[row], ends[row]
+        operation, kind = buffer[at], buffer[at + TUPLE_KIND_AT]
+        at += TUPLE_KIND_AT + 1
+        if kind != _NEW:
+            if operation == INSERT or kind not in (_OLD_KEY, _OLD_ROW):
+                return row
+            old_kind[row] = kind
+            at = _walk_tuple(
+                buffer, at, end, row, False, old_kinds, old_start, old_length, old_counts
+            )
+            if operation == UPDATE:
+                if at < 0 or at >= end or buffer[at] != _NEW:
+                    return row
+                at += 1
+        elif operation == DELETE:
+            return row
+        if operation != DELETE:
+            at = _walk_tuple(
+                buffer, at, end, row, True, new_kinds, new_start, new_length, new_counts
+            )
+        if at != end:
+            return row
+    return -1
 
-    ``behind``: where the old tuples end. ``followed``: which messages have a new tuple.
-    """
-    _finished(behind[~followed], end[~followed])
-    if (behind[followed] >= end[followed]).any():
-        raise ProtocolViolation("insufficient data left in message")
-    kind = buffer[behind[followed]]
-    if (kind != _NEW).any():
-        raise expected_new(chr(kind[kind != _NEW][0]))
-    return behind + 1
+
+@part
+def _walk_tuple(
+    buffer: NDArray[np.uint8],
+    at: int,
+    end: int,
+    row: int,
+    is_new: bool,
+    kinds: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    counts: NDArray[np.int64],
+) -> int:
+    """Find the cells of one tuple; return the position behind it, -1 if it is malformed, as an old
+    one is with an unchanged value."""
+    if at + 2 > end or uint16_at(buffer, at) != len(kinds):
+        return -1
+    at += 2
+    for column in range(len(kinds)):
+        if at >= end:
+            return -1
+        kind = buffer[at]
+        at += 1
+        if kind == NULL:
+            continue
+        if kind in (TEXT, BINARY):
+            if at + 4 > end:
+                return -1
+            size = int32_at(buffer, at)
+            at += 4
+            if size < 0 or size > end - at:
+                return -1
+            start[column, row], length[column, row] = at, size
+            at += size
+        elif kind != UNCHANGED or not is_new:
+            return -1
+        kinds[column, row] = kind
+        counts[column, kind] += 1
+        counts[column, NULL] -= 1
+    return at
 
 
-def _finished(behind: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-    if (behind > end).any():
-        raise ProtocolViolation("insufficient data left in message")
-    if (behind < end).any():
-        raise ProtocolViolation("invalid message format")
-
-
-def _spread(columns: list[CellColumn], where: NDArray[np.bool_]) -> list[CellColumn]:
-    return columns if where.all() else [column.spread(where) for column in columns]
+def _refused(message: bytes, columns: int) -> ProtocolViolation:
+    """Return the error of a malformed message, by the decoder of single messages."""
+    try:
+        change = Decoder().decode(message)
+    except ProtocolViolation as error:
+        return error
+    tuples = [getattr(change, name, None) for name in ("old", "new")]
+    widths = [len(each) for each in tuples if each is not None]
+    received = next((each for each in widths if each != columns), columns)
+    if received < columns:
+        return ProtocolViolation(
+            f"logical replication column {received} not found in tuple: "
+            f"only {received} column(s) received"
+        )
+    return ProtocolViolation(f"tuple of {received} columns for a relation of {columns}")
 
 
 _ROWS: Final = np.isin(np.arange(256), (INSERT, UPDATE, DELETE))
@@ -362,7 +447,7 @@ class ColumnarDecoder:
         Raises ProtocolViolation. A value that its type here cannot hold makes the changes of its
         relation ``unreadable``, and no others.
         """
-        buffer, starts, ends = _padded(chunk), chunk.starts, chunk.ends
+        buffer, starts, ends = np.frombuffer(chunk.buffer, np.uint8), chunk.starts, chunk.ends
         if (ends <= starts).any():
             raise ProtocolViolation("insufficient data left in message")
         kind = buffer[starts]
@@ -509,15 +594,8 @@ def _groups(
         return
     order = np.argsort(oids, kind="stable")
     bounds = np.flatnonzero(np.diff(oids[order])) + 1
-    for part in np.split(order, bounds):
-        yield int(oids[part[0]]), rows[part]
-
-
-def _padded(chunk: MessageChunk) -> NDArray[np.uint8]:
-    buffer = np.frombuffer(chunk.buffer, np.uint8)
-    if len(chunk) and int(chunk.ends.max()) + PADDING > len(buffer):
-        return np.concatenate((buffer, np.zeros(PADDING, np.uint8)))
-    return buffer
+    for mine in np.split(order, bounds):
+        yield int(oids[mine[0]]), rows[mine]
 
 
 def _unknown_relation(oid: int) -> ProtocolViolation:
@@ -577,7 +655,7 @@ class Readers:
 
 def record_batch(
     relation: Relation,
-    columns: Sequence[CellColumn],
+    cells: TupleCells,
     rows: int,
     buffer: NDArray[np.uint8],
     find: Readers,
@@ -586,44 +664,42 @@ def record_batch(
 
     Raises ValueNotRepresentable and ProtocolViolation with table and column as detail.
     """
-    if not columns:
+    if not relation.attributes:
         nothing = pa.Array.from_buffers(pa.struct([]), rows, [None])
         return pa.RecordBatch.from_struct_array(nothing)
     arrays = []
     readers = find.of(relation)
-    for attribute, reader, column in zip(relation.attributes, readers, columns, strict=True):
+    for column, (attribute, reader) in enumerate(zip(relation.attributes, readers, strict=True)):
         try:
-            arrays.append(_array(reader, attribute.typmod, column, buffer))
+            arrays.append(_array(reader, attribute.typmod, cells, column, buffer))
         except (ValueNotRepresentable, ProtocolViolation) as error:
             raise _located(error, relation, attribute) from error
     return pa.RecordBatch.from_arrays(arrays, [a.name for a in relation.attributes])
 
 
 def _array(
-    reader: ColumnReader, typmod: int, column: CellColumn, buffer: NDArray[np.uint8]
+    reader: ColumnReader, typmod: int, cells: TupleCells, column: int, buffer: NDArray[np.uint8]
 ) -> pa.Array:
-    text, binary = column.mask(TEXT), column.mask(BINARY)
-    if not binary.any():
-        if not text.any():
-            return pa.nulls(len(text), reader.arrow(typmod))
-        return reader.text_column(_cells(buffer, column, text), typmod)
-    if not text.any():
-        return reader.binary_column(_cells(buffer, column, binary), typmod)
-    return _mixed(reader, typmod, column, buffer)
+    kind, start, length = cells.kind[column], cells.start[column], cells.length[column]
+    text, binary = (int(cells.counts[column, each]) for each in (TEXT, BINARY))
+    if not text and not binary:
+        return pa.nulls(len(kind), reader.arrow(typmod))
+    if not binary:
+        null = None if text == len(kind) else kind != TEXT
+        return reader.text_column(Cells(buffer, start, length, null), typmod)
+    if not text:
+        null = None if binary == len(kind) else kind != BINARY
+        return reader.binary_column(Cells(buffer, start, length, null), typmod)
+    return _mixed(reader, typmod, Cells(buffer, start, length), kind)
 
 
-def _cells(buffer: NDArray[np.uint8], column: CellColumn, present: NDArray[np.bool_]) -> Cells:
-    return Cells(buffer, column.start, column.length, None if present.all() else ~present)
-
-
-def _mixed(
-    reader: ColumnReader, typmod: int, column: CellColumn, buffer: NDArray[np.uint8]
-) -> pa.Array:
+def _mixed(reader: ColumnReader, typmod: int, cells: Cells, kind: NDArray[np.uint8]) -> pa.Array:
     """Read a column that has both formats: each format on its own, then put the rows in order."""
-    text, binary = column.mask(TEXT), column.mask(BINARY)
+    text, binary = kind == TEXT, kind == BINARY
+    buffer, start, length = cells.buffer, cells.start, cells.length
     parts = [
-        reader.text_column(Cells(buffer, column.start[text], column.length[text]), typmod),
-        reader.binary_column(Cells(buffer, column.start[binary], column.length[binary]), typmod),
+        reader.text_column(Cells(buffer, start[text], length[text]), typmod),
+        reader.binary_column(Cells(buffer, start[binary], length[binary]), typmod),
     ]
     order = np.zeros(len(text), np.int64)
     order[text] = np.arange(len(parts[0]))
@@ -637,96 +713,6 @@ def _located(
     where = f'Table "{relation.qualified_name}", column "{attribute.name}".'
     detail = f"{where} {error.detail}" if error.detail else where
     return error.changed(detail=detail, column=attribute.name)
-
-
-# Find the cells of many tuples of one relation at once (proto.c, logicalrep_read_tuple).
-#
-# A column is one step for all rows, so the number of columns decides the cost. ``record_batch``
-# reads the cells.
-#
-# A garbage length makes a row's position run beyond its message. That is found before the next
-# field is read. Positions only grow, so a misplaced read is always found.
-
-NULL: Final = ord("n")
-UNCHANGED: Final = ord("u")
-TEXT: Final = ord("t")
-BINARY: Final = ord("b")
-
-_HEADER: Final = 5
-"""Kind and length in front of a cell's bytes."""
-
-_KNOWN_KINDS: Final = np.isin(np.arange(256), (NULL, UNCHANGED, TEXT, BINARY))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CellColumn:
-    """The cells of one column, shape (rows,) each. ``kind``: one for all rows, or one per row."""
-
-    start: NDArray[np.intp]
-    length: NDArray[np.intp]
-    kind: int | NDArray[np.uint8]
-
-    def spread(self, where: NDArray[np.bool_]) -> CellColumn:
-        """Return the column for more rows: its row i at the i-th true of ``where``, else NULL."""
-        start = np.zeros(len(where), np.intp)
-        length = np.zeros(len(where), np.intp)
-        kind = np.full(len(where), NULL, np.uint8)
-        start[where], length[where], kind[where] = self.start, self.length, self.kind
-        return CellColumn(start, length, kind)
-
-    def mask(self, kind: int) -> NDArray[np.bool_]:
-        """Return a mask of the cells of a kind."""
-        return np.broadcast_to(np.equal(self.kind, kind), self.start.shape)
-
-
-def walk_tuples(
-    buffer: NDArray[np.uint8], at: NDArray[np.int64], end: NDArray[np.int64], columns: int
-) -> tuple[list[CellColumn], NDArray[np.int64]]:
-    """Return the cells of the tuples that begin at ``at``, and the positions behind the tuples.
-
-    ``end``: the end of each row's message; ``buffer`` has 8 more bytes behind the last one. The
-    returned positions may be beyond ``end``: the caller must check them. Raises ProtocolViolation.
-    """
-    _inside(at + 1, end)
-    received = window(buffer, ">u2")[at]
-    if (received != columns).any():
-        raise _wrong_number(int(received[received != columns][0]), columns)
-    lengths = window(buffer, ">u4")
-    at = at + 2
-    walked = []
-    for _ in range(columns):
-        _inside(at, end)
-        column = _column(buffer[at], at, lengths)
-        walked.append(column)
-        at = column.start + column.length
-    return walked, at
-
-
-def _column(
-    kind: NDArray[np.uint8], at: NDArray[np.int64], lengths: NDArray[np.uint32]
-) -> CellColumn:
-    first = int(kind[0]) if len(kind) else NULL
-    if first in (TEXT, BINARY) and (kind == first).all():
-        return CellColumn(at + _HEADER, lengths[at + 1].astype(np.intp), first)
-    if not _KNOWN_KINDS[kind].all():
-        raise unknown_representation(chr(kind[~_KNOWN_KINDS[kind]][0]))
-    sized = (kind == TEXT) | (kind == BINARY)
-    length = np.where(sized, lengths[at + 1], 0).astype(np.intp)
-    return CellColumn(np.where(sized, at + _HEADER, at + 1), length, kind)
-
-
-def _inside(at: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-    if (at >= end).any():
-        raise ProtocolViolation("insufficient data left in message")
-
-
-def _wrong_number(received: int, columns: int) -> ProtocolViolation:
-    if received < columns:
-        return ProtocolViolation(
-            f"logical replication column {received} not found in tuple: "
-            f"only {received} column(s) received"
-        )
-    return ProtocolViolation(f"tuple of {received} columns for a relation of {columns}")
 
 
 # Many messages without rows at once: Begin, Commit, Origin. Commits are returned as columns. All

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.cells import Cells, window
+from penstock.cells import Cells, int32_at
+from penstock.kernel import BYTES, FLAGS, NUMBERS, PLACES, kernel, part
 from penstock.pgtypes.family import Family, shown
-from penstock.pgtypes.gather import contiguous
+from penstock.pgtypes.gather import nulls, present
 
 _ARRAY_SUBSCRIPT_ERROR = "2202E"
 
@@ -87,9 +88,8 @@ _EMPTY = bytes(12)
 _HEADER = struct.Struct("!iiI")
 _DIMENSION = struct.Struct("!ii")
 _LENGTH = struct.Struct("!i")
+_HEADER_SIZE = _HEADER.size
 _FIRST = _HEADER.size + _DIMENSION.size
-_FEW = 16
-"""The number of rows below which a loop over them costs less than numpy's calls."""
 
 
 def binary_dimensions(raw: bytes) -> str:
@@ -125,70 +125,67 @@ def binary_raws(raw: bytes, element_oids: tuple[int, ...]) -> list[bytes | None]
 def binary_elements(
     cells: Cells, element_oids: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], Cells] | None:
-    """Return the number of elements per cell, and all elements as cells.
-
-    Returns None if a cell is no plain array. The rows are walked side by side, element by element,
-    as long as there are many of them.
-    """
-    counts = _counts(cells, element_oids)
-    if counts is None:
-        return None
-    total = int(counts.sum())
-    start, length = np.zeros(total, np.int64), np.full(total, -1, np.int64)
-    rows = np.flatnonzero(counts)
-    rows = rows[np.argsort(counts[rows], kind="stable")]
-    slot = np.cumsum(counts)[rows] - counts[rows]
-    at, end = cells.start[rows] + _FIRST, (cells.start + cells.length)[rows]
-    left, lengths = counts[rows], window(cells.buffer, ">i4")
-    done = 0
-    while len(rows) - done > _FEW:
-        live = slice(done, None)
-        if (at[live] + _LENGTH.size > end[live]).any():
-            return None
-        size = lengths[at[live]].astype(np.int64)
-        start[slot[live]], length[slot[live]] = at[live] + _LENGTH.size, size
-        at[live] += _LENGTH.size + np.maximum(size, 0)
-        if (at[live] > end[live]).any() or (size < -1).any():
-            return None
-        slot[live] += 1
-        left[live] -= 1
-        done = int(np.searchsorted(left, 1))
-    for row in range(done, len(rows)):
-        spans = _spans(cells.buffer, int(at[row]), int(end[row]), int(left[row]))
-        if spans is None:
-            return None
-        at[row] = end[row]
-        where = slice(slot[row], slot[row] + left[row])
-        start[where] = [position for position, _ in spans]
-        length[where] = [size for _, size in spans]
-    if (at != end).any():
-        return None
-    null = length < 0
-    return counts, Cells(cells.buffer, start, np.where(null, 0, length), null)
-
-
-def _counts(cells: Cells, element_oids: tuple[int, ...]) -> NDArray[np.int64] | None:
-    """Return the elements per cell by the headers; None if one is no plain array's."""
+    """Return the number of elements per cell, and all elements as cells; None if a cell is no plain
+    array."""
+    total = int(cells.length.sum(dtype=np.int64, where=present(cells)))
     counts = np.zeros(len(cells), np.int64)
-    present = np.arange(len(cells)) if cells.null is None else np.flatnonzero(~cells.null)
-    if (cells.length[present] < _HEADER.size).any():
+    start, length = np.empty((2, total // _LENGTH.size), np.int32)
+    where = cells.buffer, cells.start, cells.length, nulls(cells)
+    found = _walk_binary(*where, np.array(element_oids, np.int64), counts, start, length)
+    if found < 0:
         return None
-    words = window(cells.buffer, ">i4")
-    ndim = words[cells.start[present]]
-    empty, filled = present[ndim == 0], present[ndim == 1]
-    if len(empty) + len(filled) != len(present):
-        return None
-    if (cells.length[empty] != _HEADER.size).any() or (cells.length[filled] < _FIRST).any():
-        return None
-    start = cells.start[filled]
-    size, lower = words[start + _HEADER.size].astype(np.int64), words[start + _HEADER.size + 4]
-    known = np.isin(window(cells.buffer, ">u4")[start + 8], element_oids)
-    # Every element has a length word. This limits a garbage size before memory is allocated for it.
-    fits = size * _LENGTH.size <= cells.length[filled] - _FIRST
-    if not (known & fits & (lower == 1) & (size > 0)).all():
-        return None
-    counts[filled] = size
-    return counts
+    start, length = start[:found], length[:found]
+    return counts, Cells(cells.buffer, start, length, length < 0)
+
+
+@kernel(
+    f"int64({BYTES}, {PLACES}, {PLACES}, {FLAGS}, {NUMBERS}, int64[::1], int32[::1], int32[::1])"
+)
+def _walk_binary(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    oids: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    element_start: NDArray[np.int32],
+    element_length: NDArray[np.int32],
+) -> int:
+    """Find the elements of arrays; return their number, -1 if an array is not a plain one."""
+    found = 0
+    for row in range(len(start)):
+        if len(null) and null[row]:
+            continue
+        at, end = int(start[row]), int(start[row]) + int(length[row])
+        if end - at < _HEADER_SIZE:
+            return -1
+        dimensions = int32_at(buffer, at)
+        if dimensions == 0 and end - at == _HEADER_SIZE:
+            continue
+        if dimensions != 1 or end - at < _FIRST:
+            return -1
+        oid, known = int32_at(buffer, at + 8) & 0xFFFFFFFF, False
+        for each in oids:
+            known = known or each == oid
+        size, lower = int32_at(buffer, at + 12), int32_at(buffer, at + 16)
+        if not known or size < 1 or lower != 1:
+            return -1
+        at += _FIRST
+        for _ in range(size):
+            if at + 4 > end:
+                return -1
+            bytes_of_it = int32_at(buffer, at)
+            at += 4
+            if bytes_of_it < -1 or bytes_of_it > end - at:
+                return -1
+            element_start[found], element_length[found] = at, bytes_of_it
+            found += 1
+            if bytes_of_it > 0:
+                at += bytes_of_it
+        if at != end:
+            return -1
+        counts[row] = size
+    return found
 
 
 def _spans(buffer: Any, at: int, end: int, count: int) -> list[tuple[int, int]] | None:
@@ -255,83 +252,87 @@ def text_raws(raw: bytes) -> list[bytes | None] | None:
 
 
 def text_elements(cells: Cells) -> tuple[NDArray[np.int64], Cells] | None:
-    """Return the number of elements per cell, and all elements as cells.
-
-    Returns None if a cell is no plain array. Quotes and backslashes are found for all rows at once:
-    a character is escaped behind an odd run of backslashes, and it is within quotes if an odd
-    number of quotes lies before it. Both hold across rows, since every row ends outside of quotes.
-    """
-    data, ends = contiguous(cells)
-    begin, end = ends[:-1], ends[1:]
-    present = np.ones(len(cells), np.bool_) if cells.null is None else ~cells.null
-    if ((end - begin)[present] < 2).any():
+    """Return the number of elements per cell, and all elements as cells in a buffer without quotes
+    and escapes; None if a cell is no plain array."""
+    total = int(cells.length.sum(dtype=np.int64, where=present(cells)))
+    counts, data = np.zeros(len(cells), np.int64), np.empty(total, np.uint8)
+    start, length = np.empty((2, total // 2), np.int32)
+    where = cells.buffer, cells.start, cells.length, nulls(cells)
+    found = _walk_text(*where, counts, data, start, length)
+    if found < 0:
         return None
-    if (data[begin[present]] != _OPEN).any() or (data[end[present] - 1] != _CLOSE).any():
-        return None
-    keep, bare = _unquote(data)
-    if not keep[end[present] - 1].all() or not bare[end[present] - 1].all():
-        return None
-    braces = bare & ((data == _OPEN) | (data == _CLOSE))
-    if int(braces.sum()) != 2 * int(present.sum()):
-        return None
-    filled = present & (end - begin > 2)
-    commas = np.flatnonzero(bare & (data == _COMMA))
-    counts = np.where(filled, 1, 0).astype(np.int64)
-    row_of_comma = np.searchsorted(ends, commas, side="right") - 1
-    counts += np.bincount(row_of_comma, minlength=len(cells))
-    # Elements begin behind an opening brace or a comma, and end before the next one.
-    starts = np.sort(np.concatenate((begin[filled], commas)), kind="stable") + 1
-    stops = np.sort(np.concatenate((commas, end[filled] - 1)), kind="stable")
-    quoted = data[np.minimum(starts, len(data) - 1)] == _QUOTE
-    if not _well_formed(data, keep, starts, stops, quoted):
-        return None
-    return counts, _compact(data, keep, starts, stops, quoted)
+    start, length = start[:found], length[:found]
+    return counts, Cells(data, start, length, length < 0)
 
 
-def _unquote(data: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return two masks: characters that belong to values, and characters outside of quotes."""
-    backslash = data == _BACKSLASH
-    if backslash.any():
-        index = np.arange(len(data))
-        run = index - np.maximum.accumulate(np.where(backslash, -1, index))
-        escaped = np.zeros(len(data), np.bool_)
-        escaped[1:] = run[:-1] % 2 == 1
-    else:
-        escaped = backslash
-    quote = (data == _QUOTE) & ~escaped
-    bare = np.cumsum(quote, dtype=np.int64) % 2 == 0
-    return ~quote & ~(backslash & ~escaped), bare & ~quote
-
-
-def _well_formed(
+@kernel(
+    f"int64({BYTES}, {PLACES}, {PLACES}, {FLAGS}, int64[::1], uint8[::1], int32[::1], int32[::1])"
+)
+def _walk_text(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    counts: NDArray[np.int64],
     data: NDArray[np.uint8],
-    keep: NDArray[np.bool_],
-    starts: NDArray[np.int64],
-    stops: NDArray[np.int64],
-    quoted: NDArray[np.bool_],
-) -> bool:
-    """Return whether no unquoted element is empty, and quotes only enclose whole elements."""
-    if (stops <= starts).any() or (data[stops[quoted] - 1] != _QUOTE).any():
-        return False
-    quotes = int(((data == _QUOTE) & ~keep).sum())
-    return quotes == 2 * int(quoted.sum())
+    element_start: NDArray[np.int32],
+    element_length: NDArray[np.int32],
+) -> int:
+    """Copy the elements of arrays; return their number, -1 if an array is not a plain one."""
+    found = to = 0
+    for row in range(len(start)):
+        if len(null) and null[row]:
+            continue
+        at, end = int(start[row]) + 1, int(start[row]) + int(length[row]) - 1
+        if end < at or buffer[at - 1] != _OPEN or buffer[end] != _CLOSE:
+            return -1
+        if at == end:
+            continue
+        while True:
+            begin = to
+            quoted = at < end and buffer[at] == _QUOTE
+            at += quoted
+            while at < end:
+                character = buffer[at]
+                if quoted and character == _QUOTE:
+                    break
+                if quoted and character == _BACKSLASH:
+                    at += 1
+                    if at == end:
+                        return -1
+                    character = buffer[at]
+                elif not quoted and _ends_bare(character):
+                    break
+                data[to] = character
+                to += 1
+                at += 1
+            if quoted:
+                if at == end:
+                    return -1
+                at += 1
+            elif to == begin:
+                return -1
+            missing = not quoted and to - begin == 4 and _says_null(data, begin)
+            element_start[found], element_length[found] = begin, -1 if missing else to - begin
+            found += 1
+            counts[row] += 1
+            if at == end:
+                break
+            if buffer[at] != _COMMA:
+                return -1
+            at += 1
+    return found
 
 
-def _compact(
-    data: NDArray[np.uint8],
-    keep: NDArray[np.bool_],
-    starts: NDArray[np.int64],
-    stops: NDArray[np.int64],
-    quoted: NDArray[np.bool_],
-) -> Cells:
-    """Return the elements' cells, in a buffer that has no quotes and no escaping backslashes."""
-    size = stops - starts
-    null = ~quoted & (size == len(_NULL))
-    for offset, character in enumerate(_NULL):
-        null &= data[np.minimum(starts + offset, len(data) - 1)] == character
-    if keep.all():
-        return Cells(data, starts, size, null)
-    position = np.zeros(len(data) + 1, np.int64)
-    np.cumsum(keep, out=position[1:])
-    begin = position[starts]
-    return Cells(data[keep], begin, position[stops] - begin, null)
+@part
+def _ends_bare(character: int) -> bool:
+    """Return whether an unquoted element cannot contain the character."""
+    return character in (_COMMA, _OPEN, _CLOSE, _QUOTE, _BACKSLASH)
+
+
+@part
+def _says_null(data: NDArray[np.uint8], at: int) -> bool:
+    for offset in range(4):  # noqa: SIM110 (no generators in kernels)
+        if data[at + offset] != _NULL[offset]:
+            return False
+    return True

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from penstock import civil
 from penstock.cells import Cells
@@ -25,21 +26,22 @@ from penstock.civil import (
     HIGHEST_DAY,
     LAST_DAY,
     LOWEST_DAY,
+    MICROSECONDS,
     print_date,
     print_timestamp,
+    read_date,
+    read_time,
+    read_zone,
 )
 from penstock.errors import ValueNotRepresentable
+from penstock.kernel import BYTES, FLAGS, PLACES, kernel
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
-from penstock.pgtypes.gather import fixed, primitive, strings
+from penstock.pgtypes.gather import fixed, nulls, primitive
 
 _OVERFLOW = "22008"
 _INFINITE = (b"infinity", b"-infinity")
 _UNIX_EPOCH = datetime.datetime(1970, 1, 1)
-_PLAIN = {
-    False: r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?$",
-    True: r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[-+]\d\d(:\d\d)?$",
-}
 
 
 class DateFamily(Family):
@@ -52,13 +54,10 @@ class DateFamily(Family):
         return pa.date32()
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
-        try:
-            column = pc.cast(strings(cells, pa.string()), pa.date32())
-        except pa.ArrowInvalid:
-            self.refuse_text(cells, typmod)
-        if _out_of_range(column.view(pa.int32()), civil.FIRST_DAY, civil.LAST_DAY):
-            self.refuse_text(cells, typmod)
-        return column
+        days = np.zeros(len(cells), np.int32)
+        where = cells.buffer, cells.start, cells.length, nulls(cells)
+        self.check_text(cells, _read_dates(*where, days), typmod)
+        return primitive(days, cells.null, pa.date32())
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
         values = fixed(cells, ">i4")
@@ -106,13 +105,14 @@ class TimestampFamily(Family):
         return self._type
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
-        text = strings(cells, pa.string())
-        try:
-            column = pc.cast(text, self._type)
-        except pa.ArrowInvalid:
-            column = self._uncommon(cells, text, typmod)
-        self._check(column.view(pa.int64()))
-        return column
+        moments = np.zeros(len(cells), np.int64)
+        where = cells.buffer, cells.start, cells.length, nulls(cells)
+        row = -1
+        while (row := _read_timestamps(*where, row + 1, self._zone, moments)) >= 0:
+            # uncommon, such as a year BC that a zone moves into the year 1, or an error
+            value = self.text_value(cells.raw(row) or b"", typmod)
+            moments[row] = pa.scalar(value, self._type).value
+        return primitive(moments, cells.null, self._type)
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
         values = fixed(cells, ">i8")
@@ -141,22 +141,6 @@ class TimestampFamily(Family):
             self._refuse(value)
         return self._datetime(value)
 
-    def _uncommon(self, cells: Cells, text: pa.Array, typmod: int) -> pa.Array:
-        """Read texts that Arrow reads only in part: zones with seconds, years from 10000 on.
-
-        Raises the error of garbage.
-        """
-        plain = np.asarray(pc.fill_null(pc.match_substring_regex(text, _PLAIN[self._zone]), True))
-        rest = np.flatnonzero(~plain)
-        if not len(rest):
-            self.refuse_text(cells, typmod)
-        masked = pc.if_else(pa.array(plain), text, pa.scalar(None, pa.string()))
-        column = pc.cast(masked, self._type)
-        values = [self.text_value(cells.raw(int(index)) or b"", typmod) for index in rest]
-        order = np.arange(len(cells))
-        order[rest] = len(cells) + np.arange(len(rest))
-        return pa.concat_arrays([column, pa.array(values, self._type)]).take(pa.array(order))
-
     def _datetime(self, microseconds: int) -> datetime.datetime:
         value = _UNIX_EPOCH + datetime.timedelta(microseconds=microseconds)
         return value.replace(tzinfo=datetime.UTC) if self._zone else value
@@ -173,6 +157,58 @@ class TimestampFamily(Family):
 
 _FIRST = civil.FIRST_DAY * DAY
 _LAST = (civil.LAST_DAY + 1) * DAY - 1
+
+
+@kernel(f"int64({BYTES}, {PLACES}, {PLACES}, {FLAGS}, int32[::1])")
+def _read_dates(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    days: NDArray[np.int32],
+) -> int:
+    """Read dates; return the first row that is none of the target's, -1 if there is none."""
+    for row in range(len(start)):
+        if len(null) and null[row]:
+            continue
+        end = np.int64(start[row]) + length[row]
+        day, at = read_date(buffer, start[row], end)
+        if at != end or day < FIRST_DAY or day > LAST_DAY:
+            return row
+        days[row] = day
+    return -1
+
+
+@kernel(f"int64({BYTES}, {PLACES}, {PLACES}, {FLAGS}, int64, boolean, int64[::1])")
+def _read_timestamps(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    first: int,
+    zone: bool,
+    moments: NDArray[np.int64],
+) -> int:
+    """Read timestamps from row ``first`` on; return the first that is not read, -1 if all are."""
+    for row in range(first, len(start)):
+        if len(null) and null[row]:
+            continue
+        end = np.int64(start[row]) + length[row]
+        day, at = read_date(buffer, start[row], end)
+        if at < 0 or at >= end or buffer[at] != _BLANK:
+            return row
+        time, at = read_time(buffer, at + 1, end)
+        east = 0
+        if zone and at >= 0:
+            east, at = read_zone(buffer, at, end)
+        moment = day * DAY + time - east * MICROSECONDS
+        if at != end or moment < _FIRST or moment > _LAST:
+            return row
+        moments[row] = moment
+    return -1
+
+
+_BLANK = ord(" ")
 
 
 def check_range(array: pa.Array) -> None:

@@ -77,6 +77,13 @@ class Family:
         by_text = self.copied_as_text(typmod)
         return self.text_column(cells, typmod) if by_text else self.binary_column(cells, typmod)
 
+    def check_text(self, cells: Cells, wrong: int, typmod: int) -> None:
+        """Raise the error of the cell ``wrong``, which a kernel could not read; -1: there is none.
+        ``text_value`` knows why."""
+        if wrong >= 0:
+            self.text_value(cells.raw(wrong) or b"", typmod)
+            raise self.malformed_text(cells.raw(wrong) or b"")
+
     def refuse_text(self, cells: Cells, typmod: int) -> NoReturn:
         """Raise the error of the first bad value in a column that could not be read as a whole."""
         for index in range(len(cells)):

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.cells import Cells, window
+from penstock.cells import Cells, int16_at, int32_at, int64_at
+from penstock.kernel import BYTES, FLAGS, PLACES, kernel
 
 MAX_BUFFER = 2**31 - 1
 """Bytes that 32-bit offsets can address."""
@@ -23,6 +24,19 @@ def validity(null: NDArray[np.bool_] | None) -> pa.Buffer | None:
     return None if null is None else pa.array(~null).buffers()[1]
 
 
+def nulls(cells: Cells) -> NDArray[np.bool_]:
+    """Return the mask of NULLs for kernels: empty if there is none."""
+    return _NONE if cells.null is None else cells.null
+
+
+def present(cells: Cells) -> Any:
+    """Return the mask of values that are not NULL; True if all are."""
+    return True if cells.null is None else ~cells.null
+
+
+_NONE = np.zeros(0, np.bool_)
+
+
 def primitive(values: NDArray[Any], null: NDArray[np.bool_] | None, kind: pa.DataType) -> pa.Array:
     """Turn fixed-width values in the machine's byte order into an Arrow array, without a copy."""
     data = pa.py_buffer(np.ascontiguousarray(values))
@@ -30,47 +44,64 @@ def primitive(values: NDArray[Any], null: NDArray[np.bool_] | None, kind: pa.Dat
 
 
 def strings(cells: Cells, kind: pa.DataType) -> pa.Array:
-    """Copy the cells to an Arrow array of ``pa.binary()`` or ``pa.string()`` (UTF-8 unchecked).
+    """Copy the cells to an Arrow array of ``pa.binary()`` or ``pa.string()`` (UTF-8 unchecked)."""
+    data, offsets = contiguous(cells)
+    buffers = [validity(cells.null), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(cells), buffers)
 
-    An array of 2 n values is laid over the shared buffer, (cell, gap, cell, gap ...), and its even
-    values are taken, so that the copying loop is Arrow's.
-    """
-    count = len(cells)
+
+def contiguous(cells: Cells) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Return the cells' bytes end to end, and n + 1 offsets into them; NULL is empty."""
     if len(cells.buffer) > MAX_BUFFER:
         raise ValueError("a buffer of cells must be smaller than 2 GiB")
-    if count == 0:
-        return pa.array([], kind)
-    start, length = cells.start, cells.length
-    if cells.null is not None:
-        start = np.where(cells.null, 0, start)
-        length = np.where(cells.null, 0, length)
-    offsets = np.empty(2 * count + 1, np.int32)
-    offsets[0:-1:2] = start
-    offsets[1::2] = start + length
-    # Arrow reserves memory by the mean length, computed from the last offset, which nothing else
-    # reads.
-    offsets[-1] = min(int(offsets[0]) + 2 * int(length.sum()), len(cells.buffer))
-    laid = pa.Array.from_buffers(
-        kind, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(cells.buffer)]
-    )
-    taken = laid.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int64)))
-    if cells.null is None:
-        return taken
-    _, ends, data = taken.buffers()
-    return pa.Array.from_buffers(kind, count, [validity(cells.null), ends, data])
+    offsets = np.empty(len(cells) + 1, np.int32)
+    null = nulls(cells)
+    data = np.empty(_place(cells.length, null, offsets), np.uint8)
+    _copy(cells.buffer, cells.start, null, offsets, data)
+    return data, offsets
 
 
-def contiguous(cells: Cells) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the cells' bytes in a row, and n + 1 offsets into them; NULL is empty."""
-    offsets, data = _offsets_and_data(strings(cells, pa.binary()))
-    return data[offsets[0] : offsets[-1]], offsets - offsets[0]
+@kernel(f"int64({PLACES}, {FLAGS}, int32[::1])")
+def _place(length: NDArray[np.int32], null: NDArray[np.bool_], offsets: NDArray[np.int32]) -> int:
+    """Write the offsets of cells in a row; return the bytes of all."""
+    end = 0
+    offsets[0] = 0
+    for row in range(len(length)):
+        if not (len(null) and null[row]):
+            end += length[row]
+        offsets[row + 1] = end
+    return end
+
+
+@kernel(f"void({BYTES}, {PLACES}, {FLAGS}, {PLACES}, uint8[::1])")
+def _copy(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    offsets: NDArray[np.int32],
+    data: NDArray[np.uint8],
+) -> None:
+    for row in range(len(start)):
+        if len(null) and null[row]:
+            continue
+        begin, size = offsets[row], offsets[row + 1] - offsets[row]
+        for byte in range(size):
+            data[begin + byte] = buffer[start[row] + byte]
 
 
 def cells_of(array: pa.Array) -> Cells:
-    """Return the cells of an Arrow array of strings, on its own memory."""
-    offsets, data = _offsets_and_data(array)
-    null = None if array.null_count == 0 else np.asarray(array.is_null())
-    return Cells(data, offsets[:-1].astype(np.intp), np.diff(offsets).astype(np.intp), null)
+    """Return the cells of an Arrow array of strings, without a copy."""
+    _, ends, data = array.buffers()
+    if ends is None or len(array) == 0:
+        nothing = np.zeros(len(array), np.int32)
+        return Cells(np.empty(0, np.uint8), nothing, nothing, _mask(array))
+    offsets = np.frombuffer(ends, np.int32)[array.offset : array.offset + len(array) + 1]
+    bytes_ = np.frombuffer(data or b"", np.uint8)
+    return Cells(bytes_, offsets[:-1], np.diff(offsets), _mask(array))
+
+
+def _mask(array: pa.Array) -> NDArray[np.bool_] | None:
+    return None if array.null_count == 0 else np.asarray(array.is_null())
 
 
 def fixed(cells: Cells, dtype: Any) -> NDArray[Any] | None:
@@ -78,22 +109,37 @@ def fixed(cells: Cells, dtype: Any) -> NDArray[Any] | None:
 
     Returns None if a cell has another length than ``dtype``.
     """
-    kind = np.dtype(dtype)
-    wrong = cells.length != kind.itemsize
-    start = cells.start
-    if cells.null is not None:
-        wrong &= ~cells.null
-        start = np.where(cells.null, 0, start)
-    if wrong.any():
+    kind = np.dtype(dtype).newbyteorder("=")
+    values = np.empty(len(cells), np.int64)
+    if not _numbers(cells.buffer, cells.start, cells.length, nulls(cells), kind.itemsize, values):
         return None
-    if len(cells.buffer) < kind.itemsize:
-        return np.zeros(len(cells), kind.newbyteorder("="))
-    return window(cells.buffer, kind)[start].astype(kind.newbyteorder("="))
+    if kind.itemsize < values.itemsize:
+        values = values.astype(f"i{kind.itemsize}")
+    found: NDArray[Any] = values.view(kind)
+    return found
 
 
-def _offsets_and_data(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    _, ends, data = array.buffers()
-    if ends is None or len(array) == 0:
-        return np.zeros(len(array) + 1, np.int64), np.empty(0, np.uint8)
-    offsets = np.frombuffer(ends, np.int32)[array.offset : array.offset + len(array) + 1]
-    return offsets.astype(np.int64), np.frombuffer(data or b"", np.uint8)
+@kernel(f"boolean({BYTES}, {PLACES}, {PLACES}, {FLAGS}, int64, int64[::1])")
+def _numbers(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    width: int,
+    values: NDArray[np.int64],
+) -> bool:
+    """Read signed numbers of ``width`` bytes, 1, 2, 4 or 8; return whether all have so many."""
+    for row in range(len(start)):
+        if len(null) and null[row]:
+            values[row] = 0
+        elif length[row] != width:
+            return False
+        elif width == 4:
+            values[row] = int32_at(buffer, start[row])
+        elif width == 8:
+            values[row] = int64_at(buffer, start[row])
+        elif width == 2:
+            values[row] = int16_at(buffer, start[row])
+        else:
+            values[row] = buffer[start[row]]
+    return True

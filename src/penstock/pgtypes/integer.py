@@ -6,14 +6,14 @@ import re
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.cells import Cells
 from penstock.errors import ProtocolViolation
+from penstock.kernel import BYTES, FLAGS, PLACES, kernel
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family, shown
-from penstock.pgtypes.gather import fixed, primitive, strings, validity
+from penstock.pgtypes.gather import fixed, nulls, primitive, validity
 
 _WORDS = {b"t": True, b"f": False}
 
@@ -61,6 +61,7 @@ def _bits(values: NDArray[np.bool_], null: NDArray[np.bool_] | None) -> pa.Array
     return pa.Array.from_buffers(pa.bool_(), len(values), [validity(null), bits])
 
 
+_ZERO, _MINUS = map(ord, "0-")
 _NUMBER = re.compile(rb"-?[0-9]+")
 
 
@@ -77,13 +78,10 @@ class IntegerFamily(Family):
         return self._type
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
-        text = strings(cells, pa.string())
-        try:
-            if _has_letters(text):
-                self.refuse_text(cells, typmod)
-            return pc.cast(text, self._type)
-        except pa.ArrowInvalid:
-            self.refuse_text(cells, typmod)
+        values = np.zeros(len(cells), np.int64)
+        where = cells.buffer, cells.start, cells.length, nulls(cells)
+        self.check_text(cells, _read(*where, 8 * self._size, values), typmod)
+        return primitive(values.astype(f"i{self._size}", copy=False), cells.null, self._type)
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
         values = fixed(cells, np.dtype(f">i{self._size}"))
@@ -106,7 +104,35 @@ class IntegerFamily(Family):
         return int.from_bytes(raw, "big", signed=True)
 
 
-def _has_letters(text: pa.Array) -> bool:
-    """Tell whether a text has letters: Arrow would read hexadecimal 0x1F, which no server sends."""
-    data = text.buffers()[2]
-    return data is not None and bool(np.frombuffer(data, np.uint8).max(initial=0) > ord("9"))
+@kernel(f"int64({BYTES}, {PLACES}, {PLACES}, {FLAGS}, int64, int64[::1])")
+def _read(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    bits: int,
+    values: NDArray[np.int64],
+) -> int:
+    """Read integers; return the first row that is no number of so many bits, -1 if none is."""
+    lowest = -(1 << (bits - 1))
+    for row in range(len(start)):
+        if len(null) and null[row]:
+            continue
+        at, end = np.int64(start[row]), np.int64(start[row]) + length[row]
+        negative = at < end and buffer[at] == _MINUS
+        at += negative
+        if at == end:
+            return row
+        value = 0  # as a negative number, since there is one more of those
+        while at < end:
+            digit = int(np.int64(buffer[at])) - _ZERO
+            if digit < 0 or digit > 9 or value < (lowest + digit + 9) // 10:
+                return row
+            value = value * 10 - digit
+            at += 1
+        if not negative:
+            if value == lowest:
+                return row
+            value = -value
+        values[row] = value
+    return -1

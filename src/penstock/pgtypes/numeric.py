@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.cells import Cells, window
+from penstock.cells import Cells, int16_at, uint16_at
+from penstock.kernel import BYTES, FLAGS, NUMBERS, PLACES, kernel, part
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
-from penstock.pgtypes.gather import primitive, validity
+from penstock.pgtypes.gather import nulls, primitive, validity
 from penstock.pgtypes.type_names import numeric_modifiers
 from penstock.pgtypes.varlena import utf8_column, utf8_value
 
 _MAX_PRECISION = 38
-_MAX_INT64_DIGITS = 18
 _TEXT = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _SPECIAL = ("NaN", "Infinity", "-Infinity")
 _CONTEXT = Context(prec=2 * _MAX_PRECISION)
@@ -43,31 +41,35 @@ class NumericFamily(Family):
         return pa.string() if shape is None else pa.decimal128(*shape)
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
-        text = utf8_column(cells)
-        if precision_and_scale(typmod) is None:
-            return text
-        try:
-            return pc.cast(text, self.arrow(typmod))
-        except pa.ArrowInvalid:
-            self.refuse_text(cells, typmod)
-
-    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
-        digits = digits_of(cells)
-        if digits is None:
-            raise self.malformed_binary()
         shape = precision_and_scale(typmod)
         if shape is None:
-            return printed(digits, cells.null)
-        if shape[0] <= _MAX_INT64_DIGITS:
-            numbers = unscaled(digits, *shape)
-            if numbers is None:
-                self._refuse_binary(cells, typmod)
-            words = np.stack((numbers, numbers >> 63), axis=1)
-            return primitive(words, cells.null, pa.decimal128(*shape))
-        try:
-            return pc.cast(printed(digits, cells.null), pa.decimal128(*shape))
-        except pa.ArrowInvalid:
-            self._refuse_binary(cells, typmod)
+            return utf8_column(cells)
+        words = np.zeros((len(cells), 2), np.int64)
+        where = cells.buffer, cells.start, cells.length, nulls(cells)
+        self.check_text(cells, _read(*where, *shape, words), typmod)
+        return primitive(words, cells.null, pa.decimal128(*shape))
+
+    def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
+        shape = precision_and_scale(typmod)
+        if shape is None:
+            return self._printed(cells)
+        words = np.zeros((len(cells), 2), np.int64)
+        wrong = _unscaled(cells.buffer, cells.start, cells.length, nulls(cells), *shape, words)
+        if wrong >= 0:
+            self.binary_value(cells.raw(wrong) or b"", typmod)
+            raise self.malformed_binary()
+        return primitive(words, cells.null, pa.decimal128(*shape))
+
+    def _printed(self, cells: Cells) -> pa.Array:
+        """Print numbers as numeric_out does."""
+        offsets = np.zeros(len(cells) + 1, np.int64)
+        where = cells.buffer, cells.start, cells.length, nulls(cells)
+        if not _print_sizes(*where, offsets):
+            raise self.malformed_binary()
+        data = np.full(offsets[-1], ord("0"), np.uint8)
+        _print(*where, offsets, data)
+        buffers = [validity(cells.null), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.string(), len(cells), buffers)
 
     def text_value(self, raw: bytes, typmod: int) -> Decimal | str:
         text = utf8_value(raw)
@@ -97,13 +99,6 @@ class NumericFamily(Family):
             raise self.unfit(text)
         return fitted
 
-    def _refuse_binary(self, cells: Cells, typmod: int) -> NoReturn:
-        for index in range(len(cells)):
-            raw = cells.raw(index)
-            if raw is not None:
-                self.binary_value(raw, typmod)
-        raise self.malformed_binary()
-
 
 def precision_and_scale(typmod: int) -> tuple[int, int] | None:
     """Return precision and scale of the decimal that holds numeric(p, s); None if no decimal can.
@@ -120,145 +115,277 @@ def precision_and_scale(typmod: int) -> tuple[int, int] | None:
     return (precision, scale) if precision <= _MAX_PRECISION else None
 
 
-# Read numeric in binary format (numeric.c, numeric_send): base 10000 digits to numbers and to text.
+# Read numeric in binary format (numeric.c, numeric_send).
 #
 # A value is Int16 ndigits, Int16 weight, Int16 sign, Int16 dscale and ndigits Int16 digits; digit i
-# counts 10000 ** (weight - i), and the first one is not 0. Cells become unscaled integers, or the
-# text of numeric_out. The family checks that a value fits its type.
+# counts 10000 ** (weight - i), and the first one is not 0.
 
 _HEADER = struct.Struct("!HhHH")
 _NEGATIVE = 0x4000
 _NAN, _PLUS_INFINITY, _MINUS_INFINITY = 0xC000, 0xD000, 0xF000
 _SPECIAL_TEXT = {_NAN: b"NaN", _PLUS_INFINITY: b"Infinity", _MINUS_INFINITY: b"-Infinity"}
 _SIGNS = (0, _NEGATIVE, *_SPECIAL_TEXT)
+_NAN_TEXT, _INFINITY_TEXT = (np.frombuffer(text, np.uint8) for text in (b"NaN", b"-Infinity"))
+_ZERO, _MINUS, _POINT = ord("0"), ord("-"), ord(".")
 _DSCALE_MAX = 0x3FFF
 _BASE = 10_000
 _WIDTH = 4
-_POWER = 10 ** np.arange(19, dtype=np.int64)
-_MAX_DIGITS = 18
+_DIGITS_AT = 8
+_MAX_WORD = 18
+"""The largest number of decimal digits that 64 bits hold, whatever they are."""
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Digits:
-    """Numerics of a column, shape (n,) each except ``row``, ``place`` and ``digit``.
-
-    The digits of all rows lie in a row, shape (sum of ndigits,): ``digit`` 0..9999, the ``row`` it
-    belongs to, and ``place``, its power of 10000. NULL is a zero without digits.
-    """
-
-    weight: NDArray[np.int64]
-    sign: NDArray[np.int64]
-    dscale: NDArray[np.int64]
-    row: NDArray[np.int64]
-    place: NDArray[np.int64]
-    digit: NDArray[np.int64]
-
-
-def digits_of(cells: Cells) -> Digits | None:
-    """Take the numbers apart; None if a cell is malformed."""
-    count = len(cells)
-    present = np.arange(count) if cells.null is None else np.flatnonzero(~cells.null)
-    start, length = cells.start[present], cells.length[present]
-    if (length < _HEADER.size).any():
-        return None
-    words = window(cells.buffer, ">u2")
-    header = np.zeros((4, count), np.int64)
-    for field in range(4):
-        header[field, present] = words[start + 2 * field]
-    ndigits, weight, sign, dscale = header
-    weight = np.where(weight > 0x7FFF, weight - 0x10000, weight)
-    if (length != _HEADER.size + 2 * ndigits[present]).any() or (dscale > _DSCALE_MAX).any():
-        return None
-    if not np.isin(sign, _SIGNS).all():
-        return None
-    row = np.repeat(np.arange(count), ndigits)
-    index = np.arange(len(row)) - np.repeat(np.cumsum(ndigits) - ndigits, ndigits)
-    begin = np.zeros(count, np.int64)
-    begin[present] = start + _HEADER.size
-    digit = words[begin[row] + 2 * index].astype(np.int64) if len(row) else np.zeros(0, np.int64)
-    if (
-        (digit >= _BASE).any()
-        or ((index == 0) & (digit == 0)).any()
-        or (sign[row] > _NEGATIVE).any()
-    ):
-        return None
-    return Digits(weight, sign, dscale, row, weight[row] - index, digit)
+@part
+def _is_numeric(buffer: NDArray[np.uint8], at: int, length: int) -> bool:
+    """Return whether the bytes are what numeric_send sends."""
+    if length < _DIGITS_AT:
+        return False
+    ndigits, sign = uint16_at(buffer, at), uint16_at(buffer, at + 4)
+    if length != _DIGITS_AT + 2 * ndigits or uint16_at(buffer, at + 6) > _DSCALE_MAX:
+        return False
+    if sign not in (0, _NEGATIVE):
+        return sign in (_NAN, _PLUS_INFINITY, _MINUS_INFINITY) and ndigits == 0
+    for index in range(ndigits):
+        digit = uint16_at(buffer, at + _DIGITS_AT + 2 * index)
+        if digit >= _BASE or (index == 0 and digit == 0):
+            return False
+    return True
 
 
-def unscaled(digits: Digits, precision: int, scale: int) -> NDArray[np.int64] | None:
-    """Return values times 10 ** scale, precision at most 18; None if one does not fit exactly."""
-    if (digits.sign > _NEGATIVE).any():
-        return None
-    shift = _WIDTH * digits.place + scale
-    significant = digits.digit != 0
-    row, shift, digit = digits.row[significant], shift[significant], digits.digit[significant]
-    cut = _POWER[np.clip(-shift, 0, _WIDTH)]
-    room = _POWER[np.clip(_MAX_DIGITS - shift, 0, _MAX_DIGITS)]
-    if (digit % cut != 0).any() or (digit >= room).any():
-        return None
-    parts = digit // cut * _POWER[np.clip(shift, 0, _MAX_DIGITS)]
-    total = np.zeros(len(digits.sign), np.int64)
-    np.add.at(total, row, parts)
-    if (total >= _POWER[precision]).any():
-        return None
-    return np.where(digits.sign == _NEGATIVE, -total, total)
+@part
+def _decimals(digit: int) -> int:
+    """Return the number of decimal digits of 1 to 9999."""
+    if digit < 100:
+        return 1 if digit < 10 else 2
+    return 3 if digit < 1000 else 4
 
 
-def printed(digits: Digits, null: NDArray[np.bool_] | None) -> pa.Array:
-    """Print the numbers as numeric_out does, as an Arrow string array."""
-    count = len(digits.sign)
-    whole = _whole_length(digits)
-    fraction = np.where(digits.dscale > 0, digits.dscale + 1, 0)
-    minus = (digits.sign == _NEGATIVE).astype(np.int64)
-    length = minus + whole + fraction
-    for sign, text in _SPECIAL_TEXT.items():
-        length[digits.sign == sign] = len(text)
-    if null is not None:
-        length[null] = 0
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(length, out=offsets[1:])
-    out = np.full(offsets[-1], ord("0"), np.uint8)
-    begin = offsets[:-1]
-    live = digits.sign <= _NEGATIVE if null is None else (digits.sign <= _NEGATIVE) & ~null
-    out[begin[live & (minus == 1)]] = ord("-")
-    point = begin + minus + whole
-    out[point[live & (fraction > 0)]] = ord(".")
-    _put_digits(out, digits, begin + minus, point)
-    for sign, text in _SPECIAL_TEXT.items():
-        at = begin[digits.sign == sign]
-        out[at[:, None] + np.arange(len(text))] = np.frombuffer(text, np.uint8)
-    buffers = [validity(null), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)]
-    return pa.Array.from_buffers(pa.string(), count, buffers)
+@part
+def _power(exponent: int) -> int:
+    power = 1
+    for _ in range(exponent):
+        power *= 10
+    return power
 
 
-def _whole_length(digits: Digits) -> NDArray[np.int64]:
-    """Count the decimal digits before the point: at least one, no leading zeros."""
-    first = np.zeros(len(digits.sign), np.int64)
-    at_weight = digits.place == digits.weight[digits.row]
-    first[digits.row[at_weight]] = digits.digit[at_weight]
-    leading = 1 + (first >= 10).astype(np.int64) + (first >= 100) + (first >= 1000)
-    whole: NDArray[np.int64] = _WIDTH * digits.weight + leading
-    return np.where((digits.weight >= 0) & (first > 0), whole, 1)
+@part
+def _times(words: NDArray[np.int64], factor: int, more: int) -> None:
+    """Multiply an unsigned number of 128 bits, and add; both numbers have at most 31 bits."""
+    low, high = np.uint64(words[0]), np.uint64(words[1])
+    by = np.uint64(factor)
+    first = (low & _LOW) * by + np.uint64(more)
+    second = (low >> _HALF) * by + (first >> _HALF)
+    words[0] = np.int64((second << _HALF) | (first & _LOW))
+    words[1] = np.int64(high * by + (second >> _HALF))
 
 
-def _put_digits(
-    out: NDArray[np.uint8], digits: Digits, begin: NDArray[np.int64], point: NDArray[np.int64]
+@kernel(f"int64({BYTES}, {PLACES}, {PLACES}, {FLAGS}, int64, int64, int64[:, ::1])")
+def _unscaled(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    precision: int,
+    scale: int,
+    words: NDArray[np.int64],
+) -> int:
+    """Write values times 10 ** scale, of 128 bits, shape (n, 2); the lower word is the first.
+    Return the first row that is malformed or does not fit exactly, -1 if there is none."""
+    for row in range(len(start)):
+        if len(null) and null[row]:
+            continue
+        at = start[row]
+        if not _is_numeric(buffer, at, length[row]):
+            return row
+        ndigits, weight = uint16_at(buffer, at), int16_at(buffer, at + 2)
+        sign = uint16_at(buffer, at + 4)
+        if sign > _NEGATIVE:
+            return row
+        if ndigits == 0:
+            continue
+        first = uint16_at(buffer, at + _DIGITS_AT)
+        if _WIDTH * weight + _decimals(first) + scale > precision:
+            return row
+        word, wide = 0, words[row]
+        shift = 0
+        for index in range(ndigits):
+            digit = uint16_at(buffer, at + _DIGITS_AT + 2 * index)
+            shift = _WIDTH * (weight - index) + scale
+            factor = _BASE
+            if shift < 0:  # behind the scale, where only zeros are exact
+                cut = _power(min(-shift, _WIDTH))
+                if digit % cut:
+                    return row
+                digit //= cut
+                factor = _BASE // cut
+            if precision <= _MAX_WORD:
+                word = word * factor + digit
+            else:
+                _times(wide, factor, digit)
+        while shift > 0:
+            step = min(shift, _WIDTH)
+            if precision <= _MAX_WORD:
+                word *= _power(step)
+            else:
+                _times(wide, _power(step), 0)
+            shift -= step
+        if precision <= _MAX_WORD:
+            wide[0] = word
+        if sign == _NEGATIVE:
+            _negate(wide)
+    return -1
+
+
+@kernel(f"int64({BYTES}, {PLACES}, {PLACES}, {FLAGS}, int64, int64, int64[:, ::1])")
+def _read(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    precision: int,
+    scale: int,
+    words: NDArray[np.int64],
+) -> int:
+    """Read texts as ``_unscaled`` reads the binary format."""
+    for row in range(len(start)):
+        if len(null) and null[row]:
+            continue
+        at, end = np.int64(start[row]), np.int64(start[row]) + length[row]
+        negative = at < end and buffer[at] == _MINUS
+        at += negative
+        word, wide = 0, words[row]
+        significant = whole = 0
+        fraction = -1
+        while at < end:
+            digit = int(np.int64(buffer[at])) - _ZERO
+            at += 1
+            if digit < 0 or digit > 9:
+                if digit != _POINT - _ZERO or fraction >= 0 or not whole:
+                    return row
+                fraction = 0
+                continue
+            if fraction < 0:
+                whole += 1
+            else:
+                fraction += 1
+            if fraction > scale:
+                if digit:
+                    return row
+                continue
+            significant += 1 if significant or digit else 0
+            if significant > precision:
+                return row
+            if precision <= _MAX_WORD:
+                word = word * 10 + digit
+            else:
+                _times(wide, 10, digit)
+        if not whole or fraction == 0:
+            return row
+        missing = scale - max(fraction, 0)
+        if significant and significant + missing > precision:
+            return row
+        for _ in range(missing):
+            if precision <= _MAX_WORD:
+                word *= 10
+            else:
+                _times(wide, 10, 0)
+        if precision <= _MAX_WORD:
+            wide[0] = word
+        if negative:
+            _negate(wide)
+    return -1
+
+
+@part
+def _negate(words: NDArray[np.int64]) -> None:
+    words[0] = -words[0]
+    words[1] = ~words[1] if words[0] else -words[1]
+
+
+@part
+def _whole_digits(buffer: NDArray[np.uint8], at: int) -> int:
+    """Return the decimal digits before the point: at least one, without leading zeros."""
+    weight = int16_at(buffer, at + 2)
+    if weight < 0 or uint16_at(buffer, at) == 0:
+        return 1
+    return _WIDTH * weight + _decimals(uint16_at(buffer, at + _DIGITS_AT))
+
+
+@kernel(f"boolean({BYTES}, {PLACES}, {PLACES}, {FLAGS}, int64[::1])")
+def _print_sizes(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    offsets: NDArray[np.int64],
+) -> bool:
+    """Write where each number's text begins and ends; return False if a number is malformed."""
+    for row in range(len(start)):
+        size = 0
+        if not (len(null) and null[row]):
+            at = start[row]
+            if not _is_numeric(buffer, at, length[row]):
+                return False
+            sign, dscale = uint16_at(buffer, at + 4), uint16_at(buffer, at + 6)
+            if sign == _NAN:
+                size = len(_NAN_TEXT)
+            elif sign == _PLUS_INFINITY:
+                size = len(_INFINITY_TEXT) - 1
+            elif sign == _MINUS_INFINITY:
+                size = len(_INFINITY_TEXT)
+            else:
+                size = _whole_digits(buffer, at) + dscale
+                size += (1 if sign else 0) + (1 if dscale else 0)
+        offsets[row + 1] = offsets[row] + size
+    return True
+
+
+@kernel(f"void({BYTES}, {PLACES}, {PLACES}, {FLAGS}, {NUMBERS}, uint8[::1])")
+def _print(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    offsets: NDArray[np.int64],
+    out: NDArray[np.uint8],
 ) -> None:
-    """Write every base 10000 digit as four characters, as far as they lie within their number.
-
-    ``begin`` and ``point``: where each number's whole part begins and ends in ``out``.
-    """
-    row = digits.row
-    before = digits.place >= 0
-    at = np.where(before, point[row] - _WIDTH * (digits.place + 1), point[row] + 1)
-    at += np.where(before, 0, -_WIDTH * (digits.place + 1))
-    low = np.where(before, begin[row], point[row] + 1)
-    high = np.where(before, point[row], point[row] + 1 + digits.dscale[row])
-    for character in range(_WIDTH):
-        where = at + character
-        inside = (where >= low) & (where < high)
-        value = digits.digit // 10 ** (_WIDTH - 1 - character) % 10
-        out[where[inside]] = ord("0") + value[inside]
+    """Print numbers into ``out``, which is full of ``0``, between ``offsets``."""
+    for row in range(len(start)):
+        if len(null) and null[row]:
+            continue
+        at, to = start[row], offsets[row]
+        ndigits, weight = uint16_at(buffer, at), int16_at(buffer, at + 2)
+        sign, dscale = uint16_at(buffer, at + 4), uint16_at(buffer, at + 6)
+        if sign > _NEGATIVE:
+            text = _NAN_TEXT if sign == _NAN else _INFINITY_TEXT
+            skipped = 1 if sign == _PLUS_INFINITY else 0
+            for index in range(offsets[row + 1] - to):
+                out[to + index] = text[skipped + index]
+            continue
+        if sign == _NEGATIVE:
+            out[to] = _MINUS
+            to += 1
+        point = to + _whole_digits(buffer, at)
+        if dscale:
+            out[point] = _POINT
+        for index in range(ndigits):
+            digit = uint16_at(buffer, at + _DIGITS_AT + 2 * index)
+            place = weight - index
+            # the last of the four decimal digits comes first
+            here = point - _WIDTH * place if place >= 0 else point + 1 - _WIDTH * (place + 1) + 3
+            for _ in range(_WIDTH):
+                if place >= 0:
+                    here -= 1
+                    inside = here >= to
+                else:
+                    inside = here <= point + dscale
+                if inside:
+                    out[here] = _ZERO + digit % 10
+                if place < 0:
+                    here -= 1
+                digit //= 10
 
 
 def printed_one(raw: bytes) -> str | None:

@@ -8,17 +8,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.cells import Cells, window
+from penstock.cells import Cells
+from penstock.kernel import BYTES, FLAGS, PLACES, kernel, part
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
-from penstock.pgtypes.gather import contiguous, strings, validity
+from penstock.pgtypes.gather import nulls, strings, validity
 
 _SIZE = 16
 _PRINTED = 36
-_HYPHENS = (8, 13, 18, 23)
-_DIGITS = tuple(i for i in range(_PRINTED) if i not in _HYPHENS)
+_ZERO, _A, _HYPHEN = map(ord, "0a-")
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
-_IS_HEX = np.isin(np.arange(256), _HEX)
 _TEXT = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -32,21 +31,21 @@ class UuidFamily(Family):
         return pa.string()
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
-        present = cells.length if cells.null is None else cells.length[~cells.null]
-        if (present != _PRINTED).any():
-            self.refuse_text(cells, typmod)
-        characters = contiguous(cells)[0].reshape(-1, _PRINTED)
-        if not _IS_HEX[characters[:, _DIGITS]].all() or (characters[:, _HYPHENS] != 45).any():
-            self.refuse_text(cells, typmod)
+        where = cells.buffer, cells.start, cells.length, nulls(cells)
+        self.check_text(cells, _find_other(*where), typmod)
         return strings(cells, pa.string())
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
-        present = cells.start if cells.null is None else cells.start[~cells.null]
-        length = cells.length if cells.null is None else cells.length[~cells.null]
-        if (length != _SIZE).any():
+        mask = nulls(cells)
+        if not (cells.length == _SIZE)[~mask if len(mask) else slice(None)].all():
             raise self.malformed_binary()
-        raw = window(cells.buffer, f"V{_SIZE}")[present].view(np.uint8).reshape(-1, _SIZE)
-        return _printed(raw, cells.null, len(cells))
+        offsets = np.zeros(len(cells) + 1, np.int32)
+        np.cumsum(~mask if len(mask) else np.ones(len(cells)), out=offsets[1:])
+        offsets *= _PRINTED
+        data = np.full(offsets[-1], _HYPHEN, np.uint8)
+        _print(cells.buffer, cells.start, mask, offsets, data)
+        buffers = [validity(cells.null), pa.py_buffer(offsets), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.string(), len(cells), buffers)
 
     def text_value(self, raw: bytes, typmod: int) -> str:
         if not _TEXT.fullmatch(raw):
@@ -60,16 +59,49 @@ class UuidFamily(Family):
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
-def _printed(raw: NDArray[np.uint8], null: NDArray[np.bool_] | None, count: int) -> pa.Array:
-    """Print uuids. ``raw``: shape (values, 16), without the NULL ones."""
-    out = np.full((len(raw), _PRINTED), ord("-"), np.uint8)
-    for byte in range(_SIZE):
-        out[:, _DIGITS[2 * byte]] = _HEX[raw[:, byte] >> 4]
-        out[:, _DIGITS[2 * byte + 1]] = _HEX[raw[:, byte] & 15]
-    length = np.full(count, _PRINTED, np.int64)
-    if null is not None:
-        length[null] = 0
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(length, out=offsets[1:])
-    buffers = [validity(null), pa.py_buffer(offsets), pa.py_buffer(out)]
-    return pa.Array.from_buffers(pa.string(), count, buffers)
+@part
+def _is_hyphens(place: int) -> bool:
+    return place in (8, 13, 18, 23)
+
+
+@kernel(f"int64({BYTES}, {PLACES}, {PLACES}, {FLAGS})")
+def _find_other(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+) -> int:
+    """Return the first row that is no uuid as the server prints it, -1 if all are."""
+    for row in range(len(start)):
+        if len(null) and null[row]:
+            continue
+        if length[row] != _PRINTED:
+            return row
+        for place in range(_PRINTED):
+            character = buffer[start[row] + place]
+            if _is_hyphens(place):
+                if character != _HYPHEN:
+                    return row
+            elif not (_ZERO <= character <= _ZERO + 9 or _A <= character <= _A + 5):
+                return row
+    return -1
+
+
+@kernel(f"void({BYTES}, {PLACES}, {FLAGS}, {PLACES}, uint8[::1])")
+def _print(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    offsets: NDArray[np.int32],
+    out: NDArray[np.uint8],
+) -> None:
+    """Print uuids into ``out``, which is full of hyphens, at ``offsets``."""
+    for row in range(len(start)):
+        if len(null) and null[row]:
+            continue
+        to = np.int64(offsets[row])
+        for byte in range(_SIZE):
+            to += _is_hyphens(to - offsets[row])
+            value = buffer[start[row] + byte]
+            out[to], out[to + 1] = _HEX[value >> 4], _HEX[value & 15]
+            to += 2

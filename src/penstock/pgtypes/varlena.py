@@ -17,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.cells import Cells, window
+from penstock.cells import Cells
 from penstock.errors import ValueNotRepresentable
+from penstock.kernel import BYTES, FLAGS, PLACES, kernel
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family, shown
-from penstock.pgtypes.gather import contiguous, strings, validity
+from penstock.pgtypes.gather import nulls, present, strings, validity
 
 
 class TextFamily(Family):
@@ -122,6 +123,7 @@ class JsonbFamily(TextFamily):
 
 
 _NOT_HEX = 255
+_BACKSLASH, _X = map(ord, "\\x")
 _NIBBLE = np.full(256, _NOT_HEX, np.uint8)
 for _digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
     _NIBBLE[np.frombuffer(_digits, np.uint8)] = np.arange(16)
@@ -139,22 +141,14 @@ class ByteaFamily(Family):
         return pa.binary()
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
-        if not _all_hex(cells):
+        offsets = np.zeros(len(cells) + 1, np.int32)
+        data = np.empty(int(cells.length.sum(dtype=np.int64, where=present(cells))) // 2, np.uint8)
+        where = cells.buffer, cells.start, cells.length, nulls(cells)
+        if _read_hex(*where, offsets, data) >= 0:  # the old format, or no bytea
             raws = (cells.raw(index) for index in range(len(cells)))
             values = [None if raw is None else self.text_value(raw, typmod) for raw in raws]
             return pa.array(values, pa.binary())
-        digits, ends = contiguous(
-            Cells(cells.buffer, cells.start + 2, cells.length - 2, cells.null)
-        )
-        nibbles = _NIBBLE[digits]
-        if (np.diff(ends) % 2).any() or (nibbles == _NOT_HEX).any():
-            self.refuse_text(cells, typmod)
-        data = (nibbles[0::2] << 4) | nibbles[1::2]
-        buffers = [
-            validity(cells.null),
-            pa.py_buffer((ends // 2).astype(np.int32)),
-            pa.py_buffer(data),
-        ]
+        buffers = [validity(cells.null), pa.py_buffer(offsets), pa.py_buffer(data)]
         return pa.Array.from_buffers(pa.binary(), len(cells), buffers)
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
@@ -173,11 +167,27 @@ class ByteaFamily(Family):
         return raw
 
 
-def _all_hex(cells: Cells) -> bool:
-    present: NDArray[np.intp] = cells.start
-    length = cells.length
-    if cells.null is not None:
-        present, length = present[~cells.null], length[~cells.null]
-    if (length < 2).any():
-        return False
-    return bool((window(cells.buffer, ">u2")[present] == 0x5C78).all())
+@kernel(f"int64({BYTES}, {PLACES}, {PLACES}, {FLAGS}, int32[::1], uint8[::1])")
+def _read_hex(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    offsets: NDArray[np.int32],
+    data: NDArray[np.uint8],
+) -> int:
+    """Read values in hexadecimal digits; return the first row that is in another form, or -1."""
+    to = 0
+    for row in range(len(start)):
+        if not (len(null) and null[row]):
+            at, size = start[row], length[row]
+            if size < 2 or size % 2 or buffer[at] != _BACKSLASH or buffer[at + 1] != _X:
+                return row
+            for digit in range(2, size, 2):
+                high, low = _NIBBLE[buffer[at + digit]], _NIBBLE[buffer[at + digit + 1]]
+                if high == _NOT_HEX or low == _NOT_HEX:
+                    return row
+                data[to] = high << 4 | low
+                to += 1
+        offsets[row + 1] = to
+    return -1

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 if __name__ == "__main__":
     # pyspark.daemon does this, too, but it must come before the imports: Ctrl-C in a terminal must
@@ -26,6 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pyspark.worker
 from pyspark import daemon
 
+from penstock import kernel
 from penstock.pipeline import (
     compact,
     compare_tables,
@@ -48,7 +50,10 @@ IMPORTED = (
 
 
 def main() -> None:
-    """Run until Spark ends the process."""
+    """Run until Spark ends the process; with ``--compile`` only compile what tasks run."""
+    kernel.prepare()  # forks share it
+    if sys.argv[1:] == ["--compile"]:
+        return
     # These objects are never freed, and a collection in a fork would write to their pages.
     gc.freeze()
     daemon.manager()

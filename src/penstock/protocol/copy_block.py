@@ -2,10 +2,6 @@
 
 A server sends one CopyData for each row. ``CopyBlock`` has the positions at which rows begin and
 end, and returns a column's cells. Nothing is copied; ``penstock.pgtypes`` reads the values.
-
-Each message holds only its own length, so a simple reader would walk from message to message.
-Instead, each position that looks like a row's message is a candidate. Candidates that form a chain,
-each beginning where the one before ends, are kept; the others are dropped.
 """
 
 from __future__ import annotations
@@ -18,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.cells import Cells, window
+from penstock.cells import Cells, int32_at, uint16_at
 from penstock.errors import ProtocolViolation
+from penstock.kernel import BYTES, NUMBERS, kernel
 from penstock.protocol.copy_columns import SIGNATURE
 
 COPY_DATA: Final = ord("d")
@@ -32,14 +29,12 @@ _FILE_HEAD: Final = struct.Struct(f"!{len(SIGNATURE)}sII")
 _CRITICAL: Final = 16
 """Flags from this bit on change the format of rows."""
 
-_HEAD: Final = struct.Struct("!BiH")
-"""The head of a row's message: type, length, number of fields."""
 _COUNT: Final = 2
 """Bytes of a row's number of fields, with which it begins."""
 _LENGTH: Final = 4
 _NULL: Final = -1
 
-Positions = NDArray[np.intp]
+Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,45 +54,68 @@ class CopyBlock:
     @classmethod
     def none(cls) -> CopyBlock:
         """Return a block without rows."""
-        nothing = np.zeros(0, np.intp)
+        nothing = np.zeros(0, np.int64)
         return cls(np.zeros(0, np.uint8), nothing, nothing)
 
     def cells(self, fields: int) -> list[Cells]:
         """Return each column's cells. Raises ProtocolViolation for another number of fields."""
-        if (self.end - self.start < _COUNT).any():
-            raise _torn()
-        if (window(self.buffer, ">u2")[self.start] != fields).any():
+        start = np.empty((fields, len(self)), np.int32)
+        length = np.empty((fields, len(self)), np.int32)
+        nulls = np.zeros(fields, np.int64)
+        fault = _walk(self.buffer, self.start, self.end, start, length, nulls)
+        if fault == _WRONG_NUMBER:
             raise ProtocolViolation(f"a row of the copy does not have {fields} fields")
-        lengths = window(self.buffer, ">i4")
-        at = self.start + _COUNT
-        columns: list[Cells] = []
-        for _ in range(fields):
-            # Positions only grow: one that is beyond its row cannot return to the row's end.
-            try:
-                length = lengths[at].astype(np.intp)
-            except IndexError:
-                raise _torn() from None
-            at = at + _LENGTH
-            null = None
-            if length.min(initial=0) < 0:
-                null = length < 0
-                if (length < _NULL).any():
-                    raise _torn()
-                length[null] = 0
-            columns.append(Cells(self.buffer, at, length, null))
-            at = at + length
-        if (at != self.end).any():
-            raise _torn()
-        return columns
+        if fault == _TORN:
+            raise ProtocolViolation("the fields of a row of the copy do not fill it")
+        return [
+            Cells(self.buffer, start[field], length[field], length[field] < 0 if some else None)
+            for field, some in enumerate(nulls)
+        ]
 
 
-def _torn() -> ProtocolViolation:
-    return ProtocolViolation("the fields of a row of the copy do not fill it")
+_TORN: Final = 1
+_WRONG_NUMBER: Final = 2
+
+
+@kernel(f"int64({BYTES}, {NUMBERS}, {NUMBERS}, int32[:, ::1], int32[:, ::1], int64[::1])")
+def _walk(
+    buffer: NDArray[np.uint8],
+    begin: Positions,
+    end: Positions,
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    nulls: NDArray[np.int64],
+) -> int:
+    """Find the cells of rows, shape (fields, rows); the length of NULL is -1, and ``nulls`` counts
+    them. Return 0, or what is wrong with a row."""
+    for row in range(len(begin)):
+        at, stop = begin[row], end[row]
+        if stop - at < _COUNT:
+            return _TORN
+        if uint16_at(buffer, at) != len(start):
+            return _WRONG_NUMBER
+        at += _COUNT
+        for field in range(len(start)):
+            if at + _LENGTH > stop:
+                return _TORN
+            size = int32_at(buffer, at)
+            at += _LENGTH
+            start[field, row] = at
+            length[field, row] = size
+            if size >= 0:
+                at += size
+            elif size == _NULL:
+                nulls[field] += 1
+            else:
+                return _TORN
+        if at != stop:
+            return _TORN
+    return 0
 
 
 def block_of(rows: bytes, sizes: Sequence[int]) -> CopyBlock:
     """Return consecutive rows in ``rows``. ``sizes``: the length of each row."""
-    length = np.array(sizes, np.intp)
+    length = np.array(sizes, np.int64)
     ends = np.cumsum(length)
     return CopyBlock(np.frombuffer(rows, np.uint8), ends - length, ends)
 
@@ -108,77 +126,31 @@ def whole_rows(buffer: NDArray[np.uint8], at: int, end: int, fields: int) -> Cop
     They end before the first message that is not whole, or not a row of so many fields.
     """
     here = buffer[at:end]
-    alike = _alike(here, fields)
-    if alike is not None:
-        return alike
-    start = _that_look_so(here, fields)
-    following = start + 1 + window(here, ">i4")[start + 1]
-    chain = _chain(start, following)
-    start, following = start[chain], following[chain]
-    if len(start) and following[-1] > len(here):
-        start, following = start[:-1], following[:-1]
-    return CopyBlock(here, start + HEAD, following)
+    least = HEAD + _COUNT + fields * _LENGTH
+    begin = np.empty(len(here) // least, np.int64)
+    behind = np.empty(len(here) // least, np.int64)
+    rows = _messages(here, fields, least, begin, behind)
+    return CopyBlock(here, begin[:rows], behind[:rows])
 
 
-def _alike(here: NDArray[np.uint8], fields: int) -> CopyBlock | None:
-    """Return the rows if all are as long as the first one; None if they must be searched."""
-    first = _row_at(here, 0, fields)
-    if first is None:
-        return None
-    rows = len(here) // first
-    if _row_at(here, rows * first, fields) is not None:  # a shorter one follows
-        return None
-    end = rows * first
-    length = window(here, ">i4")[1:end:first]
-    if (length != first - 1).any() or (window(here, ">u2")[HEAD:end:first] != fields).any():
-        return None
-    if (here[:end:first] != COPY_DATA).any():
-        return None
-    start = np.arange(0, end, first)
-    return CopyBlock(here, start + HEAD, start + first)
-
-
-def _row_at(here: NDArray[np.uint8], at: int, fields: int) -> int | None:
-    """Return the bytes of the row's message at ``at``; None if there is none or it is not whole."""
-    head = here[at : at + _HEAD.size].tobytes()
-    if len(head) < _HEAD.size:
-        return None
-    kind, length, count = _HEAD.unpack(head)
-    whole = _HEAD.size <= 1 + length <= len(here) - at
-    return 1 + length if kind == COPY_DATA and count == fields and whole else None
-
-
-def _that_look_so(here: NDArray[np.uint8], fields: int) -> Positions:
-    """Return places that may be a row's message by type, length and number of fields."""
-    last = len(here) - HEAD - _COUNT
-    if last < 0:
-        return np.zeros(0, np.intp)
-    found = np.flatnonzero(here[: last + 1] == COPY_DATA)
-    found = found[window(here, ">u2")[found + HEAD] == fields]
-    length = window(here, ">i4")[found + 1]
-    likely: Positions = found[length >= _LENGTH + _COUNT + fields * _LENGTH]
-    return likely
-
-
-def _chain(start: Positions, following: Positions) -> NDArray[np.bool_]:
-    """Return a mask of the messages that follow one another, from 0 on.
-
-    Costs one step for each place that only looks like a message; few values do by chance.
-    """
-    kept = np.ones(len(start), np.bool_)
-    if not len(start) or start[0] != 0:
-        kept[:] = False
-        return kept
-    reached = 0
-    for wrong in np.flatnonzero(following[:-1] != start[1:]).tolist():
-        if wrong < reached:
-            continue
-        reached = int(np.searchsorted(start, following[wrong]))
-        kept[wrong + 1 : reached] = False
-        if reached == len(start) or start[reached] != following[wrong]:
-            kept[wrong + 1 :] = False
+@kernel(f"int64({BYTES}, int64, int64, int64[::1], int64[::1])")
+def _messages(
+    buffer: NDArray[np.uint8], fields: int, least: int, begin: Positions, end: Positions
+) -> int:
+    """Find the messages that are whole rows. ``least``: the size of a row without values. Returns
+    their number."""
+    at = rows = 0
+    while at + least <= len(buffer):
+        size = 1 + int32_at(buffer, at + 1)
+        if buffer[at] != COPY_DATA or size < least or at + size > len(buffer):
             break
-    return kept
+        if uint16_at(buffer, at + HEAD) != fields:
+            break
+        begin[rows] = at + HEAD
+        at += size
+        end[rows] = at
+        rows += 1
+    return rows
 
 
 def file_header(contents: Any) -> int | None:
