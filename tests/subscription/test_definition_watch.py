@@ -546,6 +546,26 @@ def test_a_conflict_beside_a_truncate_that_was_sent(
     assert error is not None and EMPTIED in f"{error.detail}"
 
 
+def test_a_truncate_that_was_sent_and_partitions_that_others_have_locked(
+    database: Database, connection: Connection
+) -> None:
+    """The rows that tell it cannot be read: that is no answer yet."""
+    database.execute(
+        f"{TREE} CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)"
+    )
+    watch = DefinitionWatch(a_subscription(), lambda rel, text: None, lambda: connection)
+    root = target_of(database, "root")
+    watch.begin(connection, [root], INVALID)
+    xid = truncate_and_fill(database)
+    watch.truncated(root, [(1, xid)], (np.array([2]), np.array([xid])))
+    with database.connect(autocommit=False) as other:
+        other.execute("LOCK TABLE root IN ACCESS EXCLUSIVE MODE")
+        for reached in (INVALID, Lsn(1 << 60)):
+            assert watch.look([root], reached) == []
+            assert watch.unproven(root) is None
+    assert watch.look([root], Lsn(1 << 60)) == []
+
+
 @pytest.mark.parametrize("reached", [True, False])
 def test_sessions_that_end_before_the_stream_has_reached_their_look(
     database: Database, connection: Connection, *, reached: bool

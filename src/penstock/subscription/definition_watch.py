@@ -871,7 +871,7 @@ def _changed_leaves(
             if emptied is None:
                 if rows := _have_rows_survived(known, now, leaf, ask):
                     survived.add(oid)
-                sent = _is_of_a_sent_truncate(known, leaf, survived=rows)
+                sent = rows is None or _is_of_a_sent_truncate(known, leaf, survived=rows)
                 pending[oid] = None if sent else _emptied(leaf)
                 unsaid.update(link.child for link in new if brought)
             elif emptied:
@@ -941,7 +941,7 @@ def _was_emptied(
     if older is None or None in kept or ask.may_be_told(leaf.oid, leaf.filenode):
         return None
     rows = _have_rows_survived(known, now, leaf, ask)
-    return not _is_of_a_sent_truncate(known, leaf, survived=rows)
+    return None if rows is None else not _is_of_a_sent_truncate(known, leaf, survived=rows)
 
 
 def _is_of_a_sent_truncate(known: Known, leaf: LeafDefinition, *, survived: bool) -> bool:
@@ -957,20 +957,22 @@ def _is_of_a_sent_truncate(known: Known, leaf: LeafDefinition, *, survived: bool
 
 def _have_rows_survived(
     known: Known, now: TableDefinition, leaf: LeafDefinition, ask: LeafQuestions
-) -> bool:
+) -> bool | None:
     """Return whether a look has found rows that a sent TRUNCATE's own transaction wrote to the leaf
-    or to leaves changed together with it: nobody has emptied these leaves since."""
+    or to leaves changed together with it: nobody has emptied these leaves since. None if that
+    cannot be known before a lock is released."""
     pending = known.pending.get(leaf.oid)
     if pending is not None and pending.file == leaf.filenode and pending.survived:
         return True
     after = (leaf.changed + 1) % _XIDS
     together = [each.oid for each in now.leaves if each.changed == leaf.changed]
-    return any(
+    answers = [
         ask.has_rows_between(oid, sent.xid, after)
         for sent in known.truncated
         if sent.filled and sent.may_include(leaf.changed)
         for oid in together
-    )
+    ]
+    return None if None in answers and not any(answers) else any(answers)
 
 
 def _changed_memberships(
