@@ -62,12 +62,25 @@ class LocalNode:
     def caught_up(self, name: str, database: Database, timeout: float = 90) -> None:
         """Wait until all tables are in a cut that holds what is committed now."""
         target = int(database.value("SELECT pg_current_wal_flush_lsn() - '0/0'"))
+        self.has_passed(name, target, timeout)
+
+    def has_passed(self, name: str, target: int, timeout: float = 90) -> None:
+        """Wait until all tables are in a cut at an LSN, or a later one."""
 
         def state(status: SubscriptionStatus) -> bool:
             joined = bool(status.tables) and all(t.state == "r" for t in status.tables)
             return joined and status.cut_lsn is not None and status.cut_lsn >= target
 
         self.wait_for(name, f"catching up to {target}", state, timeout)
+
+    def looks(self, name: str, database: Database) -> None:
+        """Restart, and wait until the new session has looked at the publisher's definitions: the
+        former one's last cut has all that is committed before, so the new one gets something more
+        to pass."""
+        self.node.stop()
+        self.node.start()
+        lsn = database.value("SELECT pg_logical_emit_message(true, 'look', '') - '0/0'")
+        self.has_passed(name, int(lsn) + 1)
 
     def caught_up_but_parked(self, name: str, database: Database, timeout: float = 90) -> None:
         """As ``caught_up``, of the tables that are not parked."""
@@ -78,14 +91,6 @@ class LocalNode:
             return joined and status.cut_lsn is not None and status.cut_lsn >= target
 
         self.wait_for(name, f"catching up to {target}", state, timeout)
-
-    def looks(self, name: str, database: Database) -> None:
-        """Restart, and wait until the new session has looked at the publisher's definitions. What
-        the former one has saved may be caught up already, so the new one gets something to pass."""
-        self.node.stop()
-        self.node.start()
-        database.execute("SELECT pg_logical_emit_message(true, 'look', '')")
-        self.caught_up(name, database)
 
     def new_cut(self, name: str) -> None:
         """Wait until there is a cut newer than the last one of now."""

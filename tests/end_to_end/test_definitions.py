@@ -755,9 +755,7 @@ def test_labels_of_a_column_that_no_row_has_yet(
     node.subscribe("s", database, "p")
     node.caught_up("s", database)
     database.execute("ALTER TABLE t ADD COLUMN m mood DEFAULT 'ok'")
-    node.node.stop()
-    node.node.start()  # it looks when it is back
-    node.caught_up("s", database)
+    node.looks("s", database)
     with database.connect(autocommit=False) as open_one:
         open_one.execute("INSERT INTO t VALUES (2)")
         database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
