@@ -111,6 +111,9 @@ def _compiled(function: Callable[_Given, _Answer], signature: str) -> Callable[_
     former, numba.config.CACHE_DIR = numba.config.CACHE_DIR, folder
     try:
         made: Callable[_Given, _Answer] = numba.njit(signature, nogil=True, cache=True)(function)
+    except Exception as error:  # whatever a torn file makes of it
+        log.warning("compiled code in %s cannot be used (%s): compiling it again", folder, error)
+        made = numba.njit(signature, nogil=True)(function)
     finally:
         numba.config.CACHE_DIR = former
     return made

@@ -71,6 +71,15 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     assert Kernel(total, _TYPE)(np.arange(5, dtype=np.int64)) == 30
 
 
+def test_torn_files_in_the_cache(cache: Path) -> None:
+    assert Kernel(total, _TYPE)(np.arange(5, dtype=np.int64)) == 30
+    files = list(cache.rglob("*.nb?"))
+    assert files
+    for path in files:
+        path.write_bytes(path.read_bytes()[:7])
+    assert Kernel(total, _TYPE)(np.arange(5, dtype=np.int64)) == 30
+
+
 def test_without_numba_python_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "_numba", lambda: None)
     made = Kernel(total, _TYPE)
