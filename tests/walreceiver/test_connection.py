@@ -183,7 +183,8 @@ def test_what_a_retry_cannot_heal(
 
 @pytest.mark.postgres
 def test_right_password(guarded: EmbeddedPostgres) -> None:
-    with connect(f"{guarded.conninfo()} user=wanted password={SECRET}") as connection:
+    conninfo = f"{guarded.conninfo()} user=wanted password={SECRET}"
+    with _once_there_is_a_walsender(conninfo) as connection:
         assert connection.query("SELECT 1") == [("1",)]
 
 
@@ -194,7 +195,10 @@ def test_all_walsenders_in_use(guarded: EmbeddedPostgres) -> None:
     with psycopg.connect(guarded.conninfo(), autocommit=True) as session:
         while session.execute(senders).rowcount:
             pass
-    with connect(guarded.conninfo()), pytest.raises(ConnectionFailure) as caught:
+    with (
+        _once_there_is_a_walsender(guarded.conninfo()),
+        pytest.raises(ConnectionFailure) as caught,
+    ):
         connect(guarded.conninfo())
     assert caught.value.sqlstate == "53300"
     assert "max_wal_senders" in (caught.value.hint or "")
