@@ -3,7 +3,7 @@
 A kernel is a plain Python function: loops, integers and NumPy arrays, no objects. It is compiled
 when it is called first, without the interpreter's lock, and kept in a cache, so only the first
 process on a machine waits. Where Numba is missing or ``NUMBA_DISABLE_JIT=1`` is set, Python runs
-the same function: slow, and equal. Tests run both (``Kernel.function``).
+the same function: slow, and equal. Tests run both.
 
 A kernel reads only what its caller has checked to lie in its arrays, or checks it itself: nothing
 else does (``NUMBA_BOUNDSCHECK=1`` does, in tests).

@@ -184,32 +184,16 @@ def read_tuple(reader: Reader) -> TupleData:
     return tuple(_cell(reader) for _ in range(reader.uint16()))
 
 
-def expected_new(kind: str) -> ProtocolViolation:
-    """Return PostgreSQL's error for another kind of tuple than the new one."""
-    return ProtocolViolation(f"expected new tuple but got {ord(kind)}")
-
-
-def unchanged_in_old_tuple() -> ProtocolViolation:
-    """Return the error for an old tuple with an unchanged TOAST value: the server sends the values
-    in old tuples (heapam.c, ExtractReplicaIdentity).
-    """
-    return ProtocolViolation("old tuple with a TOAST value that was not sent")
-
-
-def unknown_representation(kind: str) -> ProtocolViolation:
-    """Return PostgreSQL's error for a cell of an unknown kind."""
-    return ProtocolViolation(f"unrecognized data representation type '{kind}'")
-
-
 def _expect_new(kind: str) -> None:
     if kind != "N":
-        raise expected_new(kind)
+        raise ProtocolViolation(f"expected new tuple but got {ord(kind)}")
 
 
 def _read_old(reader: Reader) -> TupleData:
     cells = read_tuple(reader)
     if UNCHANGED in cells:
-        raise unchanged_in_old_tuple()
+        # the server sends the values in old tuples (heapam.c, ExtractReplicaIdentity)
+        raise ProtocolViolation("old tuple with a TOAST value that was not sent")
     return cells
 
 
@@ -223,7 +207,7 @@ def _cell(reader: Reader) -> Cell:
         return Text(reader.raw(reader.int32()))
     if kind == "b":
         return Binary(reader.raw(reader.int32()))
-    raise unknown_representation(kind)
+    raise ProtocolViolation(f"unrecognized data representation type '{kind}'")
 
 
 def _attribute(reader: Reader) -> Attribute:

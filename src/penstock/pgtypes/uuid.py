@@ -12,7 +12,7 @@ from penstock.cells import Cells
 from penstock.kernel import BYTES, FLAGS, PLACES, kernel, part
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
-from penstock.pgtypes.gather import nulls, strings, validity
+from penstock.pgtypes.gather import nulls, present, strings, validity
 
 _SIZE = 16
 _PRINTED = 36
@@ -36,14 +36,14 @@ class UuidFamily(Family):
         return strings(cells, pa.string())
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
-        mask = nulls(cells)
-        if not (cells.length == _SIZE)[~mask if len(mask) else slice(None)].all():
+        here = np.broadcast_to(present(cells), len(cells))
+        if not (cells.length == _SIZE).all(where=here):
             raise self.malformed_binary()
         offsets = np.zeros(len(cells) + 1, np.int32)
-        np.cumsum(~mask if len(mask) else np.ones(len(cells)), out=offsets[1:])
+        np.cumsum(here, out=offsets[1:])
         offsets *= _PRINTED
         data = np.full(offsets[-1], _HYPHEN, np.uint8)
-        _print(cells.buffer, cells.start, mask, offsets, data)
+        _print(cells.buffer, cells.start, nulls(cells), offsets, data)
         buffers = [validity(cells.null), pa.py_buffer(offsets), pa.py_buffer(data)]
         return pa.Array.from_buffers(pa.string(), len(cells), buffers)
 
