@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import logging
-import tempfile
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -107,11 +106,12 @@ def _compiled(function: Callable[_Given, _Answer], signature: str) -> Callable[_
     while _parts:
         numba.extending.register_jitable(_parts.pop())
     # The cache's folder is a setting of the process, which is read when a function is made.
-    folder = str(_cache(function, f"{numba.__version__} {numba.config.BOUNDSCHECK}"))
-    former, numba.config.CACHE_DIR = numba.config.CACHE_DIR, folder
+    folder = _cache(function, f"{numba.__version__} {numba.config.BOUNDSCHECK}")
+    former, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(folder)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         made: Callable[_Given, _Answer] = numba.njit(signature, nogil=True, cache=True)(function)
-    except Exception as error:  # whatever a torn file makes of it
+    except Exception as error:  # a service without a home, or whatever a torn file makes of it
         log.warning("compiled code in %s cannot be used (%s): compiling it again", folder, error)
         made = numba.njit(signature, nogil=True)(function)
     finally:
@@ -124,13 +124,7 @@ def _cache(function: Callable[..., Any], settings: str) -> Path:
     itself looks only at the file in which the function stands."""
     digest = hashlib.sha256(settings.encode())
     _add(digest, function, set())
-    name = digest.hexdigest()[:16]
-    own = cache_home() / "kernels" / name
-    try:
-        own.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a service without a home
-        own = Path(tempfile.mkdtemp(prefix="penstock-kernels-"))
-    return own
+    return cache_home() / "kernels" / digest.hexdigest()[:16]
 
 
 def _add(digest: Any, function: Callable[..., Any], seen: set[str]) -> None:
