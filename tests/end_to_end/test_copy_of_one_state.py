@@ -6,7 +6,6 @@ Each case stops a copy at a certain moment by a lock or an open transaction on t
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -289,20 +288,21 @@ _SLOT_WAITS = (
 
 
 class InTheMiddle:
-    """Stops the thread that takes a copy's results after its second unit, until ``go``."""
+    """Stops the thread that takes a copy's results after its second unit, until ``go``. It looks
+    whether the copy is cancelled, as it does while it waits for a unit."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self._go = threading.Event(), threading.Event()
         original = table_copy.run_copy
 
         def run_copy(*arguments: Any, **named: Any) -> Any:
-            told = named["progress"]
+            told, check = named["progress"], named["check"]
 
             def progress(copy: CopyProgress) -> None:
                 told(copy)
                 if (copy.table, copy.units) == ("public.t", 2) and not self.reached.is_set():
                     self.reached.set()
-                    self._go.wait(60)
+                    wait_until(lambda: check() or self._go.is_set(), "go", 60)
 
             return original(*arguments, **{**named, "progress": progress})
 
@@ -334,9 +334,6 @@ def test_a_copy_ends_with_its_subscription(
     middle.wait()
     dropping = threading.Thread(target=node.node.sql, args=("DROP SUBSCRIPTION s",))
     dropping.start()
-    time.sleep(0.5)  # it waits, however long the copy takes to see it
-    assert dropping.is_alive()
-    middle.go()
     dropping.join(30)
     assert not dropping.is_alive()
     wait_until(lambda: database.value(_LEFT) == 0, "end", 10)
@@ -371,7 +368,6 @@ def test_closing_does_not_wait_for_all_units(
     node.subscribe("s", database, "p")
     middle.wait()
     node.node.sql("ALTER SUBSCRIPTION s DISABLE")
-    middle.go()
     wait_until(lambda: database.value(_LEFT) == 0, "end", 15)
     assert versions(node, "t") == [0]
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
