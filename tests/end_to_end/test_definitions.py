@@ -796,3 +796,47 @@ def test_a_label_that_had_another_name_for_a_time(
     node.caught_up("s", database)
     label = after.split("'")[3]
     wait_until(lambda: _rows(node, "t") == [(2, "sad"), (3, label), (4, label)], "the copy")
+
+
+def test_labels_that_exchanged_their_names_for_a_time(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    """Each has a new name at last, and a change came with the former name of the other one."""
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int PRIMARY KEY, m mood);"
+        "INSERT INTO t VALUES (1, 'ok'), (2, 'sad'); CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    node.node.stop()
+    for old, new in (("ok", "x"), ("sad", "ok")):
+        database.execute(f"ALTER TYPE mood RENAME VALUE '{old}' TO '{new}'")
+    database.execute("INSERT INTO t VALUES (3, 'ok')")
+    database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'y'")
+    node.node.start()
+    assert 'Label "ok" of the enum type of column "m"' in str(node.stopped("s").error_detail)
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up("s", database)
+    wait_until(lambda: _rows(node, "t") == [(1, "x"), (2, "y"), (3, "y")], "the copy")
+
+
+def test_two_labels_are_renamed_while_no_change_has_them(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok', 'so'); CREATE TABLE t (id int PRIMARY KEY, m mood);"
+        "INSERT INTO t VALUES (1, 'ok'), (2, 'sad'); CREATE PUBLICATION p FOR TABLE t"
+    )
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    node.node.stop()
+    database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+    database.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'bad'; INSERT INTO t VALUES (3, 'so')")
+    node.node.start()
+    node.caught_up("s", database)
+    database.execute("INSERT INTO t VALUES (4, 'bad')")
+    node.caught_up("s", database)
+    assert sorted(node.rows("t")) == [(1, "fine"), (2, "bad"), (3, "so"), (4, "bad")]

@@ -456,9 +456,17 @@ class Applier:
         self._targets.definitions.told(target, dict(zip(leaves, first, strict=True)), set(sent))
 
     def _note_labels(self, target: Target, changes: Iterable[ChangeBatch]) -> None:
+        noted = self._labels.setdefault(target.rel.table_name, {})
+        for column, labels in self._labels_in(target, changes).items():
+            noted.setdefault(column, set()).update(labels)
+
+    def _labels_in(
+        self, target: Target, changes: Iterable[ChangeBatch]
+    ) -> dict[tuple[str, int], set[str]]:
+        """Return the labels in changes, by column and enum."""
+        found: dict[tuple[str, int], set[str]] = {}
         if not self._targets.definitions.has_own_types(target):
-            return
-        sent = self._labels.setdefault(target.rel.table_name, {})
+            return found
         for change in changes:
             columns = {a.name: a.type_oid for a in change.relation.attributes}
             enums = self._targets.definitions.enums(target, columns)
@@ -466,7 +474,8 @@ class Applier:
             for batch in batches:
                 for name in enums.keys() & set(batch.schema.names):
                     labels = pc.unique(batch.column(name)).drop_null().to_pylist()
-                    sent.setdefault((name, enums[name]), set()).update(labels)
+                    found.setdefault((name, enums[name]), set()).update(labels)
+        return found
 
     def _look_at_partitions(self, touched: dict[TableName, Target]) -> None:
         for target in self._targets.with_other_partitions():
@@ -568,8 +577,13 @@ class Applier:
             raise share.error
         target = share.target
         keys = []
-        renamed = self._targets.definitions.labels(target)
+        definitions = self._targets.definitions
+        renamed = definitions.labels(target)
         if renamed:
+            sent = self._labels_in(target, share.changes)
+            error = definitions.ambiguous_labels(target, sent)
+            if error is not None:
+                raise error
             changes = tuple(with_labels(change, renamed) for change in share.changes)
             share = replace(share, changes=changes)
         self._note_labels(target, share.changes)

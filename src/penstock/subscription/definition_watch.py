@@ -119,6 +119,13 @@ class Labels:
     xid: int
     renamed: Mapping[str, Mapping[str, str]]
 
+    def ambiguous(self, column: str) -> Collection[str]:
+        """Return the names that changes up to ``until`` may have for either of two labels. If
+        several labels of an enum were renamed between two looks, one of them may have had another's
+        former or later name in between."""
+        renamed = self.renamed.get(column, {})
+        return {*renamed, *renamed.values()} if len(renamed) > 1 else ()
+
 
 @dataclass(frozen=True, slots=True)
 class SentTruncate:
@@ -1319,6 +1326,23 @@ class DefinitionWatch:
             for (column, oid), labels in sent.items()
             if oid in types
             for label in sorted(set(labels) - {name for _, name in types[oid].labels})
+        ]
+        if known is None or not reasons:
+            return None
+        return self.error(target, Difference(known, tuple(reasons)), once=True)
+
+    def ambiguous_labels(
+        self, target: WatchedTarget, sent: Mapping[tuple[str, int], Collection[str]]
+    ) -> SchemaChanged | None:
+        """Return the error of a table whose changes have labels that may mean either of two.
+        ``sent``: the labels in the changes, by column and enum, as they were sent."""
+        known = self._known.get(target.rel.sync_id)
+        coming = self.labels(target)
+        reasons = [
+            f'Label "{label}" of the enum type of column "{column}" was renamed together with'
+            " others, and changes may mean either of them"
+            for (column, _), labels in sent.items()
+            for label in sorted({n for each in coming for n in each.ambiguous(column)} & {*labels})
         ]
         if known is None or not reasons:
             return None
