@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import asyncpg
 import pandas
@@ -21,6 +21,7 @@ import psycopg2.extras
 import pytest
 import sqlalchemy as sa
 from psycopg.rows import dict_row
+from psycopg.types.string import StrDumper
 from sqlalchemy.dialects.postgresql.base import PGInspector
 
 from clients.conftest import Both
@@ -58,6 +59,36 @@ def same(both: Both, run: Callable[[int], list[Any]]) -> None:
     theirs, ours = run(both.server), run(both.node)
     wrong = [f"{a}\n    {b}" for a, b in zip(theirs, ours, strict=True) if a != b]
     assert not wrong, "\n".join(wrong)
+
+
+_OIDS: Final = {"text": 25, "varchar": 1043}
+_DECLARED: Final = [
+    ("int", "7"), ("int", " 7 "), ("int", "x"), ("int", None), ("bigint", "99999999999999999999"),
+    ("float8", "1e3"), ("boolean", "yes"), ("date", "2024-02-30"),
+    ("timestamptz", "2024-01-01 00:00+02"), ("uuid", "0" * 32), ("text", "x"), ("char(3)", "x"),
+    ("bytea", "\\x00ff"), ("jsonb", '{"a": 1}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("declared", ["text", "varchar"])
+def test_strings_with_a_declared_type(both: Both, declared: str) -> None:
+    """A cast reads them as the type's literals, as when JDBC's setString meets ``?::int``."""
+
+    def run(port: int) -> list[Any]:
+        out: list[Any] = []
+        conninfo = f"host=127.0.0.1 port={port} user=lake dbname=lake"
+        with psycopg.connect(conninfo, autocommit=True) as c:
+            c.adapters.register_dumper(str, type("Dumper", (StrDumper,), {"oid": _OIDS[declared]}))
+            for type_, text in _DECLARED:
+                try:
+                    found = c.execute(f"SELECT %s::{type_}", (text,)).fetchall()
+                except psycopg.Error as error:
+                    out.append((type_, text, error.sqlstate, error.diag.message_primary))
+                else:
+                    out.append((type_, text, found))
+        return out
+
+    same(both, run)
 
 
 def test_psycopg(both: Both) -> None:

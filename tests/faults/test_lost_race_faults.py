@@ -60,12 +60,13 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 def begin(
     node: NodeProcess, database: Database, options: str, made: str, **parameters: str
 ) -> None:
-    """Follow the tables, and be killed."""
+    """Follow the tables, and be killed. What is published at once comes in one batch, even on a
+    machine with other work."""
     for table in TABLES:
         database.execute(f"CREATE TABLE {table} (i int PRIMARY KEY, v text)")
         database.execute(f"INSERT INTO {table} VALUES {', '.join(map(str, COPIED))}")
     database.execute(f"CREATE PUBLICATION p FOR TABLE {', '.join(TABLES)}")
-    node.init({"apply_batch_delay": "3s", **parameters})
+    node.init({"apply_batch_delay": "3s", "apply_batch_idle": "500ms", **parameters})
     if made:
         node.sql(made)
     node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p{options}")

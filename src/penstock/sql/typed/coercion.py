@@ -268,6 +268,8 @@ def coerce(node: Node, target: int, context: str, form: Form) -> Node:
             return FuncExpr(target, function, functions()[function].name, (node,), form)
         case Path.ARRAY:
             return ArrayCoerceExpr(target, node, -1, form)
+        case Path.IO if isinstance(node, BoundValue):
+            return read_literal(node.text, target)
         case Path.IO:
             return CoerceViaIO(target, node, -1, form)
         case Path.RELABEL if isinstance(node, BoundValue):

@@ -52,8 +52,8 @@ class Const(Node):
 
 @dataclass(frozen=True, slots=True)
 class BoundValue(Const):
-    """A string that replaces a parameter. As no one prints it, another label makes a constant of
-    it, as in PostgreSQL's planner."""
+    """A string that replaces a parameter. As no one prints it, a cast makes a constant of it, as in
+    PostgreSQL's planner."""
 
 
 @dataclass(frozen=True, slots=True)
