@@ -75,6 +75,20 @@ def read_raw(publisher: Server, slot: str, publication: str) -> float:
     return taken
 
 
+def read_copy(publisher: Server, table: str, *, binary: bool) -> float:
+    """Read a table by one COPY and throw it away; seconds. No subscriber can be faster than this,
+    except by several of them."""
+    form = " (FORMAT binary)" if binary else ""
+    connection = pq.PGconn.connect(publisher.conninfo.encode())
+    began = time.monotonic()
+    connection.exec_(f"COPY {table} TO STDOUT{form}".encode())
+    while connection.get_copy_data(0)[0] >= 0:
+        pass
+    taken = time.monotonic() - began
+    connection.finish()
+    return taken
+
+
 def _ends_before(frame: memoryview, end: int) -> bool:
     """Whether a frame is not a keepalive with the position ``end`` (walsender.c)."""
     return frame[0] != _KEEPALIVE or int.from_bytes(frame[1:9], "big") < end

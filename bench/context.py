@@ -35,6 +35,12 @@ class Sizes:
     big_rows: int = field(default=5_000_000, metadata={"help": "of the big table of uuid keys"})
     burst: int = field(default=1000, metadata={"help": "transactions of a burst by uuid keys"})
     bursts: int = field(default=5, metadata={"help": "how many (median)"})
+    taxi_rows: int = field(default=2_000_000, metadata={"help": "of taxi, 19 columns"})
+    lineitem_rows: int = field(default=2_000_000, metadata={"help": "of lineitem, 16 columns"})
+    wide_rows: int = field(default=300_000, metadata={"help": "of wide, 20 columns"})
+    wide_updates: int = field(default=200_000, metadata={"help": "updates of one column of wide"})
+    wide_inserts: int = field(default=100_000, metadata={"help": "rows inserted into wide"})
+    ten_changes: int = field(default=200_000, metadata={"help": "transactions over ten tables"})
     changes: int = field(default=1_000_000, metadata={"help": "changes of the published stream"})
     transactions: int = field(default=20, metadata={"help": "in which they come"})
     seconds: float = field(default=45.0, metadata={"help": "how long steady rates last"})
@@ -50,6 +56,12 @@ QUICK = Sizes(
     small_rows=100_000,
     big_rows=300_000,
     bursts=3,
+    taxi_rows=200_000,
+    lineitem_rows=200_000,
+    wide_rows=50_000,
+    wide_updates=20_000,
+    wide_inserts=20_000,
+    ten_changes=20_000,
     changes=100_000,
     seconds=5.0,
     repeat=1,

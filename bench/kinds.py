@@ -10,15 +10,16 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import latency
-from changes import mark, read_raw, steady
+from changes import mark, read_copy, read_raw, steady
 from context import Bench, Sides
 from figure import Figure, of_delays, of_runs
 from percentiles import Delay, ends, in_ms
-from process_tree import cpu_seconds, server_cpu_seconds
+from process_tree import cpu_seconds
 from progress import say
 from report import parts_report
 from side import Side
@@ -34,24 +35,52 @@ _IDLE_CORES: Final = 0.1
 _PARTS: Final = {"worker": "Python workers", "jvm": "the JVM", "driver": "the driver's Python"}
 
 
-def copies(bench: Bench, subject: Subject, what: str, count: int, *, binary: bool) -> Figure:
+def copies(
+    bench: Bench, subject: Subject, what: str, count: int, *, binary: bool
+) -> Sequence[Figure]:
     """CREATE SUBSCRIPTION until the copied rows can be read."""
     sides = bench.sides(subject, binary=binary)
-    times: tuple[list[float], list[float]] = ([], [])
+    spent = _Spent(what, count)
+    alone = [read_copy(bench.publisher, each.name, binary=binary) for each in subject.tables]
+    say(f"{what}, by COPY alone and thrown away: {sum(alone):.2f} s")
     for _ in bench.budget.runs(bench.sizes.repeat):
-        for side, taken in zip(sides, times, strict=True):
+        for at, side in enumerate(sides):
             before = _cpu(bench)
-            taken.append(side.copy())
-            say(f"{what}, {side.name}: {taken[-1]:.2f} s")
+            with spent.cpu(at, side):
+                taken = side.copy()
+            spent.times[at].append(taken)
+            say(f"{what}, {side.name}: {taken:.2f} s")
             if side is sides[1]:
-                say(_cpu_report(before, _cpu(bench), taken[-1]))
+                say(_cpu_report(before, _cpu(bench), taken))
             side.drop()
-    return of_runs(what, count, *times)
+    return spent.figures()
+
+
+class _Spent:
+    """Seconds and CPU seconds of both sides, run by run."""
+
+    def __init__(self, what: str, count: int) -> None:
+        self.times: tuple[list[float], list[float]] = ([], [])
+        self._what, self._count = what, count
+        self._used: tuple[list[float], list[float]] = ([], [])
+
+    @contextmanager
+    def cpu(self, at: int, side: Side) -> Iterator[None]:
+        """Add what a side uses in the block."""
+        before = side.cpu_seconds()
+        yield
+        self._used[at].append(side.cpu_seconds() - before)
+
+    def figures(self) -> Sequence[Figure]:
+        return (
+            of_runs(self._what, self._count, *self.times),
+            of_runs(f"{self._what}: CPU of the subscriber", self._count, *self._used),
+        )
 
 
 def _cpu(bench: Bench) -> dict[str, float]:
     node = cpu_seconds(os.getpid(), left_out=os.getpid())
-    return {"the publisher": server_cpu_seconds(bench.cluster.pid)} | {
+    return {"the publisher": bench.publisher.cpu_seconds()} | {
         what: node[kind] for kind, what in _PARTS.items()
     }
 
@@ -72,12 +101,12 @@ def backlogs(
     count: int,
     runs: int | None = None,
     raw: bool = False,
-) -> Figure:
+) -> Sequence[Figure]:
     """One backlog in both slots; then each side is enabled alone until it has consumed it.
 
     ``make`` returns the LSN that is to be passed. ``raw``: how fast the walsender is, too.
     """
-    times: tuple[list[float], list[float]] = ([], [])
+    spent = _Spent(what, count)
     for run in bench.budget.runs(bench.sizes.repeat if runs is None else runs):
         began = time.monotonic()
         behind = make()
@@ -89,10 +118,12 @@ def backlogs(
         for at in order:
             side = sides[at]
             logged = side.log_size()
-            times[at].append(side.catch_up(behind))
-            say(f"{what}, {side.name}: {times[at][-1]:.2f} s")
-            say(side.where_time_goes(logged, times[at][-1], what))
-    return of_runs(what, count, *times)
+            with spent.cpu(at, side):
+                taken = side.catch_up(behind)
+            spent.times[at].append(taken)
+            say(f"{what}, {side.name}: {taken:.2f} s")
+            say(side.where_time_goes(logged, taken, what))
+    return spent.figures()
 
 
 def bursts(

@@ -79,6 +79,9 @@ class NativeSubscriber(Side):
     def checksum(self) -> Checksum:
         return self._subject.checksum(self._subscriber)
 
+    def cpu_seconds(self) -> float:
+        return self._subscriber.cpu_seconds()
+
     def make_look(self) -> Callable[[], Callable[[], int | None]]:
         """For a reader in another process: up to where the subscriber has applied."""
         return functools.partial(follow, self._subscriber.conninfo, _origin_sql(self._subject.name))

@@ -7,6 +7,7 @@ reader sees is taken from the log of the cuts table, never from the node.
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from cut_log import CutLog
 from penstock import Node
 from penstock.embedded import NodeProcess
 from penstock.lakehouse.warehouse import Warehouse
+from process_tree import cpu_seconds
 from report import logged, phase_report
 from servers import Server
 from side import Side
@@ -135,6 +137,9 @@ class PenstockSubscriber(Side):
             columns = pa.table(result.read_all()).columns
             found += numbers([column[0].as_py() for column in columns])
         return found
+
+    def cpu_seconds(self) -> float:
+        return sum(cpu_seconds(os.getpid(), left_out=os.getpid()).values())
 
     def make_look(self) -> Callable[[], Callable[[], int | None]]:
         """For a reader in another process: the newest cut."""

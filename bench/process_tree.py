@@ -82,7 +82,10 @@ def _cpu(process: int) -> float:
 
 def _below(root: int) -> Iterator[int]:
     yield root
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{root}/task").iterdir():
-            for child in (thread / "children").read_text().split():
-                yield from _below(int(child))
+            with contextlib.suppress(OSError):  # a thread may end at any moment
+                children += map(int, (thread / "children").read_text().split())
+    for child in children:
+        yield from _below(child)

@@ -30,7 +30,7 @@ from options import parsed, parser_of, size_options, sizes_of
 from penstock_node import BenchNode
 from progress import say
 from servers import Server, clusters
-from workloads import accounts, inserts, many_tables, publishing, tpcb, uuids
+from workloads import accounts, inserts, many_tables, publishing, real_rows, ten_tables, tpcb, uuids
 
 Place = TypeVar("Place")
 
@@ -52,6 +52,18 @@ SUBSCRIBING: Final[Mapping[str, Workload[Bench]]] = {
     "inserts-10": Workload(functools.partial(inserts.narrow, each=10), 20),
     "inserts-1000": Workload(functools.partial(inserts.narrow, each=1000), 15),
     "mixed": Workload(inserts.mixed, 20),
+    **{
+        f"copy-{what}{form}": Workload(
+            functools.partial(real_rows.copy, what=what, binary=bool(form)), 25
+        )
+        for what in real_rows.TABLES
+        for form in ("", "-binary")
+    },
+    "wide-updates": Workload(real_rows.updates, 40),
+    "wide-inserts-1": Workload(functools.partial(real_rows.inserts, each=1), 20),
+    "wide-inserts-10": Workload(functools.partial(real_rows.inserts, each=10), 15),
+    "wide-inserts-1000": Workload(functools.partial(real_rows.inserts, each=1000), 15),
+    "ten-tables": Workload(ten_tables.backlog, 30),
     "tpcb": Workload(tpcb.backlog, 45),
     "uuids": Workload(uuids.backlog, 20),
     "growth": Workload(uuids.growth, 110),

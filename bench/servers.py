@@ -13,6 +13,7 @@ from typing import Any, Final
 import psycopg
 
 from penstock.embedded import EmbeddedPostgres, wait_until
+from process_tree import server_cpu_seconds
 
 VERSION: Final = 18
 SUBSCRIPTION: Final = "bench"
@@ -55,6 +56,8 @@ class Server:
     def __init__(self, conninfo: str) -> None:
         self.conninfo = conninfo
         self.connection: psycopg.Connection[Any] = psycopg.connect(conninfo, autocommit=True)
+        # the first line of postmaster.pid (miscadmin.h)
+        self._postmaster = int(self.value("SELECT pg_read_file('postmaster.pid')").split()[0])
 
     def close(self) -> None:
         self.connection.close()
@@ -65,6 +68,10 @@ class Server:
     def value(self, sql: str) -> Any:
         row = self.connection.execute(sql).fetchone()
         return None if row is None else row[0]
+
+    def cpu_seconds(self) -> float:
+        """Of the whole server so far."""
+        return server_cpu_seconds(self._postmaster)
 
     def wait_for(self, sql: str, seconds: float, pause: float = 0.005) -> None:
         """Wait until the query returns true. Raises TimeoutError."""

@@ -46,6 +46,10 @@ class Side(ABC):
     def make_look(self) -> Callable[[], Callable[[], int | None]]:
         """For a reader in another process: up to which LSN it sees."""
 
+    @abstractmethod
+    def cpu_seconds(self) -> float:
+        """Of all processes of this side so far."""
+
     def log_size(self) -> int:
         """Bytes of a log that tells phases."""
         return 0

@@ -31,10 +31,10 @@ def copy(bench: Bench, *, binary: bool) -> Outcome:
     """The sides are compared by ``updates``, and here after one more copy."""
     rows = bench.sizes.rows
     what = f"copy of {rows} accounts{_form(binary)}"
-    figure = copies(bench, ACCOUNTS, what, rows, binary=binary)
+    figures = copies(bench, ACCOUNTS, what, rows, binary=binary)
     with bench.subscribed(ACCOUNTS, binary=binary) as sides:
         catch_up(bench, ACCOUNTS, sides)
-        return Outcome([figure], bench.equal(ACCOUNTS, sides))
+        return Outcome(figures, bench.equal(ACCOUNTS, sides))
 
 
 def updates(bench: Bench, *, binary: bool) -> Outcome:
@@ -48,7 +48,7 @@ def updates(bench: Bench, *, binary: bool) -> Outcome:
         touch=ACCOUNTS.touch,
     )
     with bench.subscribed(ACCOUNTS, binary=binary) as sides:
-        figure = backlogs(
+        figures = backlogs(
             bench,
             ACCOUNTS,
             sides,
@@ -58,7 +58,7 @@ def updates(bench: Bench, *, binary: bool) -> Outcome:
             runs=1 if binary else None,
             raw=not binary,
         )
-        return Outcome([figure], bench.equal(ACCOUNTS, sides))
+        return Outcome(figures, bench.equal(ACCOUNTS, sides))
 
 
 def steady(bench: Bench) -> Outcome:

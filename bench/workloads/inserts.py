@@ -92,7 +92,7 @@ def _inserted(bench: Bench, subject: Subject, statement: str, each: int, what: s
         touch=subject.touch,
     )
     with bench.subject(subject), bench.subscribed(subject) as sides:
-        figure = backlogs(
+        figures = backlogs(
             bench, subject, sides, make, what=f"backlog of {count} {what}", count=count
         )
-        return Outcome([figure], bench.equal(subject, sides))
+        return Outcome(figures, bench.equal(subject, sides))

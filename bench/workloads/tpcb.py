@@ -44,7 +44,7 @@ def backlog(bench: Bench) -> Outcome:
     """Made by the program pgbench."""
     count = bench.sizes.tpcb
     with bench.subscribed(TPCB) as sides:
-        figure = backlogs(
+        figures = backlogs(
             bench,
             TPCB,
             sides,
@@ -52,7 +52,7 @@ def backlog(bench: Bench) -> Outcome:
             what=f"backlog of {count} TPC-B transactions, 4 changes each",
             count=count * _CHANGES,
         )
-        return Outcome([figure], bench.equal(TPCB, sides))
+        return Outcome(figures, bench.equal(TPCB, sides))
 
 
 def steady(bench: Bench) -> Outcome:

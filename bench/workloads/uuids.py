@@ -51,8 +51,8 @@ def backlog(bench: Bench) -> Outcome:
     )
     with bench.subject(subject), bench.subscribed(subject) as sides:
         what = f"backlog of {count} updates by uuid keys of {rows} rows"
-        figure = backlogs(bench, subject, sides, make, what=what, count=count)
-        return Outcome([figure], bench.equal(subject, sides))
+        figures = backlogs(bench, subject, sides, make, what=what, count=count)
+        return Outcome(figures, bench.equal(subject, sides))
 
 
 def growth(bench: Bench) -> Outcome:
