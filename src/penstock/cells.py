@@ -73,3 +73,14 @@ def int32_at(buffer: NDArray[np.uint8], at: int) -> int:
 @part
 def int64_at(buffer: NDArray[np.uint8], at: int) -> int:
     return int32_at(buffer, at) << 32 | int32_at(buffer, at + 4) & 0xFFFFFFFF
+
+
+@part
+def copy_bytes(
+    source: NDArray[np.uint8], at: int, size: int, out: NDArray[np.uint8], to: int
+) -> None:
+    """Copy ``source[at:at + size]`` to ``out[to:]``."""
+    # An unsigned index cannot count from the end: the loop becomes one of whole vectors.
+    begin, target = np.uint64(at), np.uint64(to)
+    for byte in range(np.uint64(size)):
+        out[target + byte] = source[begin + byte]

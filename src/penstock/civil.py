@@ -51,6 +51,7 @@ def days_from_civil(year: int, month: int, day: int) -> int:
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
+@part
 def civil_from_days(days: int) -> tuple[int, int, int]:
     """Return year (0 is 1 BC), month and day of a number of days since 1970-01-01."""
     era, of_era = divmod(days + 719_468, 146_097)
@@ -134,6 +135,51 @@ def read_zone(buffer: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
         unit //= 60
         at += 3
     return sign * seconds, at
+
+
+@part
+def write_digits(out: NDArray[np.uint8], at: int, number: int, count: int) -> int:
+    """Write the last ``count`` digits of a number from 0 to 2**31, and return the position behind
+    them."""
+    for index in range(at + count - 1, at - 1, -1):
+        tens = number * 3_435_973_837 >> 35  # number // 10, in a third of the time
+        out[index] = _ZERO + number - 10 * tens
+        number = tens
+    return at + count
+
+
+@part
+def write_date(out: NDArray[np.uint8], at: int, days: int) -> tuple[int, bool]:
+    """Write a date without its era: for kernels. Return the position behind it, and whether it is
+    before the year 1."""
+    year, month, day = civil_from_days(days)
+    shown = year if year > 0 else 1 - year
+    digits, limit = 4, 10_000
+    while shown >= limit:
+        digits += 1
+        limit *= 10
+    at = write_digits(out, at, shown, digits)
+    out[at] = _HYPHEN
+    at = write_digits(out, at + 1, month, 2)
+    out[at] = _HYPHEN
+    return write_digits(out, at + 1, day, 2), year <= 0
+
+
+@part
+def write_time(out: NDArray[np.uint8], at: int, microseconds: int) -> int:
+    """Write a time of day: for kernels. Return the position behind it."""
+    seconds, fraction = divmod(microseconds, MICROSECONDS)
+    at = write_digits(out, at, seconds // 3600, 2)
+    out[at] = _COLON
+    at = write_digits(out, at + 1, seconds // 60 % 60, 2)
+    out[at] = _COLON
+    at = write_digits(out, at + 1, seconds % 60, 2)
+    if fraction:
+        out[at] = _POINT
+        at = write_digits(out, at + 1, fraction, 6)
+        while out[at - 1] == _ZERO:
+            at -= 1
+    return at
 
 
 def parse_date(raw: bytes) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from penstock.protocol.copy_columns import (
     text_rows,
     with_binary_header,
 )
-from penstock.wire_rows import counted_prefix, data_of, fixed, joined, lengths
+from penstock.wire_rows import Column, array_of, fixed, rows_of
 from protocol.client_messages import binary_messages, text_messages
 
 CELLS = st.none() | st.binary(max_size=6) | st.text("\\\b\t\n\v\f\rNé.", max_size=6).map(str.encode)
@@ -97,12 +99,13 @@ def test_tables_without_columns(rows: int) -> None:
 
 def test_pieces_of_rows() -> None:
     cells = pa.array([b"ab", None, b"", b"c"], pa.binary())
-    assert lengths(cells).tolist() == [2, 0, 0, 1]
-    prefix, sizes = counted_prefix(cells, b"t", b"n")
-    assert prefix.to_pylist() == [b"t\0\0\0\2", b"n", b"t\0\0\0\0", b"t\0\0\0\1"]
-    assert sizes.tolist() == [7, 1, 5, 6]
-    rows = joined([b"<", prefix, cells, b">"])
-    assert rows.to_pylist() == [b"<t\0\0\0\2ab>", b"<n>", b"<t\0\0\0\0>", b"<t\0\0\0\1c>"]
-    assert data_of(rows.slice(1, 2)) == b"<n><t\0\0\0\0>"
-    assert data_of(rows.slice(4)) == b""
-    assert len(fixed(lengths(cells).astype("u1").reshape(2, 2))) == 2
+    column = Column(cells, null=b"n", kind=b"t", counted=True)
+    rows = [b"<t\0\0\0\2ab>", b"<n>", b"<t\0\0\0\0>", b"<t\0\0\0\1c>"]
+    assert array_of([b"<", column, b">"], 4).to_pylist() == rows
+    data, ends = rows_of([b"<", column, b">"], 4)
+    assert data.tobytes() == b"".join(rows)
+    assert ends.tolist() == [9, 12, 19, 27]
+    some = replace(column, cells=cells.slice(1, 2))
+    assert rows_of([some], 2)[0].tobytes() == b"nt\0\0\0\0"
+    assert rows_of([], 0)[0].tobytes() == b""
+    assert len(fixed(np.arange(4, dtype=np.uint8).reshape(2, 2))) == 2

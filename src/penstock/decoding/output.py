@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.lsn import Lsn
-from penstock.pgoutput.columnar_encoder import copy_data_messages
 from penstock.protocol.copy_both import XLOG_DATA, xlog_data, xlog_data_head
 from penstock.sqlstate import CharacterNotInRepertoire
-from penstock.wire_rows import bytes_of, data_of, lengths
+from penstock.wire_rows import Column, messages_of
 
 MAX_ALLOC_SIZE: Final = 0x3FFFFFFF
 """Bytes that one callback may write (memutils.h)."""
@@ -56,7 +55,7 @@ class Output:
         for start, stop in zip(starts, [*starts[1:], len(at)], strict=True):
             part = data.slice(start, stop - start)
             header = xlog_data_head(Lsn(int(at[start])), sent)
-            out += data_of(copy_data_messages([part], lengths(part), header))
+            out += messages_of(header, [Column(part)], len(part))
         return bytes(out)
 
 
@@ -172,7 +171,7 @@ class Writes:
                 text = pc.cast(data, pa.string())
             except pa.ArrowInvalid:
                 raise _no_text() from None
-        if (bytes_of(text) == 0).any():
+        if pc.any(pc.match_substring(text, "\0")).as_py():
             raise _no_text("0x00")
         return text
 

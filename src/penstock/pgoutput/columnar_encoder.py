@@ -2,8 +2,8 @@
 
 Columns of cells in PostgreSQL's output format become one message per row, the same as from
 ``encoder``. Before each stands the head of a CopyData message: the caller gives it, and the length
-is filled in here. So the array's data can be sent to a client unchanged. The caller chooses the
-rows and their order.
+is filled in here. So the bytes can be sent to a client unchanged. The caller chooses the rows and
+their order.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.pgoutput.messages import OldTuple
-from penstock.wire_rows import Lengths, counted_prefix, framed, joined
+from penstock.wire_rows import Column, Part, messages_of
 
-_LENGTH_AT: Final = 1
-"""The offset of the length in the head of a message. The length counts from there."""
 _NULL: Final = b"n"
 
 
@@ -37,7 +34,7 @@ Tuple = Sequence[EncodedColumn]
 
 def insert_messages(
     oid: int, new: Tuple, rows: int, header: bytes, xid: int | None = None
-) -> pa.Array:
+) -> bytes:
     """Return ``I`` messages of ``rows`` rows, as CopyData."""
     return _messages(_head(b"I", xid, oid), [(b"N", new)], rows, header)
 
@@ -49,7 +46,7 @@ def delete_messages(
     rows: int,
     header: bytes,
     xid: int | None = None,
-) -> pa.Array:
+) -> bytes:
     """Return ``D`` messages. Columns that are no part of a key are null in a ``K`` tuple."""
     return _messages(_head(b"D", xid, oid), [(kind.value.encode(), old)], rows, header)
 
@@ -63,7 +60,7 @@ def update_messages(
     old: Tuple | None = None,
     kind: OldTuple | None = None,
     xid: int | None = None,
-) -> pa.Array:
+) -> bytes:
     """Return ``U`` messages; ``old`` with its ``kind`` if the old tuple is sent."""
     tuples = [] if old is None or kind is None else [(kind.value.encode(), old)]
     return _messages(_head(b"U", xid, oid), [*tuples, (b"N", new)], rows, header)
@@ -75,24 +72,12 @@ def _head(kind: bytes, xid: int | None, oid: int) -> bytes:
 
 def _messages(
     head: bytes, tuples: Sequence[tuple[bytes, Tuple]], rows: int, header: bytes
-) -> pa.Array:
-    parts: list[pa.Array | bytes] = []
-    sizes: Lengths = np.zeros(rows, np.int64)
-    constant = 0
+) -> bytes:
+    parts: list[Part] = []
     for kind, columns in tuples:
-        mark = kind + struct.pack("!H", len(columns))
-        parts.append(mark)
-        constant += len(mark)
-        for column in columns:
-            prefix, size = counted_prefix(column.cells, b"b" if column.binary else b"t", _NULL)
-            parts += [prefix, column.cells]
-            sizes += size
-    return copy_data_messages(parts, sizes + constant, header, head)
-
-
-def copy_data_messages(
-    parts: Sequence[pa.Array | bytes], sizes: Lengths, header: bytes, head: bytes = b""
-) -> pa.Array:
-    """Return a CopyData message for each row of ``parts``. ``sizes``: bytes of a row's parts
-    together. ``header``, and ``head`` after it: the bytes that every message begins with."""
-    return joined([framed(header + head, _LENGTH_AT, _LENGTH_AT, sizes), *parts])
+        parts.append(kind + struct.pack("!H", len(columns)))
+        parts += [
+            Column(each.cells, null=_NULL, kind=b"b" if each.binary else b"t", counted=True)
+            for each in columns
+        ]
+    return messages_of(header + head, parts, rows)

@@ -18,8 +18,10 @@ from penstock.civil import EPOCH_DAYS, EPOCH_MICROSECONDS
 from penstock.errors import FeatureNotSupported
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.datetime import check_dates, check_timestamps
+from penstock.pgtypes.numeric import decimal_binary
 from penstock.pgtypes.registry import element_oid
-from penstock.wire_rows import counted_prefix, fixed, joined
+from penstock.pgtypes.uuid import uuid_binary
+from penstock.wire_rows import Column, array_of, fixed
 
 _TEXTS: Final = frozenset(
     {pg_type.NAME, pg_type.TEXT, pg_type.JSON, pg_type.BPCHAR, pg_type.VARCHAR}
@@ -57,6 +59,9 @@ def binary_output(array: pa.Array, type_oid: int, typmod: int = -1) -> pa.Array:
             f"no binary output function available for type {type_oid}",
             hint="Subscribe with binary = false.",
         )
+    if isinstance(array, pa.ChunkedArray):
+        parts = [binary_output(chunk, type_oid, typmod) for chunk in array.chunks]
+        return pa.chunked_array(parts, pa.binary())
     if element_oid(type_oid) is not None:
         return _nullable(array, _arrays(array, element_oid(type_oid) or 0))
     if type_oid in _TEXTS:
@@ -65,6 +70,8 @@ def binary_output(array: pa.Array, type_oid: int, typmod: int = -1) -> pa.Array:
         numbers = np.asarray(pc.fill_null(array, 0)).astype(_NUMBERS[type_oid])
         return _nullable(array, _wide(numbers))
     if type_oid == pg_type.NUMERIC:
+        if pa.types.is_decimal(array.type):
+            return decimal_binary(array)
         return pa.array([_numeric(v) for v in array.to_pylist()], pa.binary())
     return _nullable(array, _OTHERS[type_oid](array))
 
@@ -96,24 +103,17 @@ def _timestamp(array: pa.Array) -> pa.Array:
     return _wide(moments.astype(">i8"))
 
 
-def _uuid(array: pa.Array) -> pa.Array:
-    values = [None if v is None else bytes.fromhex(v.replace("-", "")) for v in array.to_pylist()]
-    return pa.array(values, pa.binary())
-
-
 def _jsonb(array: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(b"\x01", array.cast(pa.binary()), b"")
 
 
-def _numeric(value: Decimal | str | None) -> bytes | None:
-    """Write a value as numeric_send: ndigits, weight, sign, dscale, digits of base 10000."""
-    if value is None:
+def _numeric(text: str | None) -> bytes | None:
+    """Write a number that is kept as text: ndigits, weight, sign, dscale, digits of base 10000."""
+    if text is None:
         return None
-    if isinstance(value, str):
-        if value in _SPECIAL:
-            return struct.pack("!HhHH", 0, 0, *_SPECIAL[value])
-        value = Decimal(value)
-    sign, digits, exponent = value.as_tuple()
+    if text in _SPECIAL:
+        return struct.pack("!HhHH", 0, 0, *_SPECIAL[text])
+    sign, digits, exponent = Decimal(text).as_tuple()
     scale = max(0, -int(exponent))
     whole = int("".join(map(str, digits))) * 10 ** max(0, int(exponent))
     padding = -scale % _DIGITS
@@ -134,8 +134,7 @@ def _numeric(value: Decimal | str | None) -> bytes | None:
 def _arrays(array: pa.Array, element: int) -> pa.Array:
     """Write as array_send: dimensions, flags, element type, length, lower bound, elements."""
     values = binary_output(array.flatten(), element)
-    prefix, _ = counted_prefix(values, b"", b"\xff\xff\xff\xff")
-    cells = joined([prefix, values]) if len(values) else values
+    cells = array_of([Column(values, null=b"\xff\xff\xff\xff", counted=True)], len(values))
     counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0)).astype(np.int64)
     nulls = np.asarray(pc.is_null(values)).astype(np.int64)
     ends = np.cumsum(counts)
@@ -149,7 +148,7 @@ def _arrays(array: pa.Array, element: int) -> pa.Array:
         else struct.pack("!iiIii", 1, int(null), element, count, 1)
         for count, null in zip(counts.tolist(), has_null.tolist(), strict=True)
     ]
-    return joined([pa.array(heads, pa.binary()), bodies])
+    return array_of([Column(pa.array(heads, pa.binary())), Column(bodies)], len(heads))
 
 
 _OTHERS: Final[dict[int, Callable[[pa.Array], pa.Array]]] = {
@@ -158,6 +157,6 @@ _OTHERS: Final[dict[int, Callable[[pa.Array], pa.Array]]] = {
     pg_type.DATE: _date,
     pg_type.TIMESTAMP: _timestamp,
     pg_type.TIMESTAMPTZ: _timestamp,
-    pg_type.UUID: _uuid,
+    pg_type.UUID: uuid_binary,
     pg_type.JSONB: _jsonb,
 }

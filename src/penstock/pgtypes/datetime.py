@@ -8,7 +8,6 @@ time zone of the session.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -27,17 +26,17 @@ from penstock.civil import (
     LAST_DAY,
     LOWEST_DAY,
     MICROSECONDS,
-    print_date,
-    print_timestamp,
     read_date,
     read_time,
     read_zone,
+    write_date,
+    write_time,
 )
 from penstock.errors import ValueNotRepresentable
-from penstock.kernel import BYTES, FLAGS, PLACES, kernel
+from penstock.kernel import BYTES, FLAGS, NUMBERS, PLACES, kernel, part
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
-from penstock.pgtypes.gather import fixed, nulls, primitive
+from penstock.pgtypes.gather import fixed, nulls, numbers_of, primitive, written
 
 _OVERFLOW = "22008"
 _INFINITE = (b"infinity", b"-infinity")
@@ -247,30 +246,71 @@ def _infinity(since_2000: int, bits: int) -> str | None:
 # Dates and timestamps as PostgreSQL prints them, and the check that it can hold them
 # (datetime.c).
 
-_FRACTION: Final = r"\.?0+$"
-_UTC: Final = "+00"
+_LONGEST_DATE: Final = len("5874897-12-31 BC")
+_LONGEST_TIMESTAMP: Final = len("294276-12-31 23:59:59.999999+00 BC")
+_ERA: Final = np.frombuffer(b" BC", np.uint8)
+_UTC: Final = np.frombuffer(b"+00", np.uint8)
 
 
 def date_text(array: pa.Array) -> pa.Array:
     """Return the text of each date. Raises ValueNotRepresentable."""
     check_dates(array)
-    days = array.cast(pa.int32())
-    return _printed(array, days, FIRST_DAY, LAST_DAY, _plain_date, print_date)
+    days = numbers_of(array, np.int32)
+    return written(array, pa.string(), len(array) * _LONGEST_DATE, _print_dates, days)
 
 
 def timestamp_text(array: pa.Array) -> pa.Array:
     """Return the text of each timestamp. Raises ValueNotRepresentable."""
     check_timestamps(array)
-    zoned = array.type.tz is not None
-    moments = array.cast(pa.int64())
-    return _printed(
-        moments.cast(pa.timestamp("us")),
-        moments,
-        FIRST_DAY * DAY,
-        (LAST_DAY + 1) * DAY - 1,
-        _plain_timestamp_utc if zoned else _plain_timestamp,
-        lambda moment: print_timestamp(moment, zoned),
-    )
+    given = numbers_of(array, np.int64), array.type.tz is not None
+    most = len(array) * _LONGEST_TIMESTAMP
+    return written(array, pa.string(), most, _print_timestamps, *given)
+
+
+@kernel(f"void({PLACES}, {FLAGS}, int32[::1], uint8[::1])")
+def _print_dates(
+    days: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    offsets: NDArray[np.int32],
+    out: NDArray[np.uint8],
+) -> None:
+    at = 0
+    for row in range(len(days)):
+        if not (len(null) and null[row]):
+            at, before = write_date(out, at, int(days[row]))
+            if before:
+                at = _write(out, at, _ERA)
+        offsets[row + 1] = at
+
+
+@kernel(f"void({NUMBERS}, boolean, {FLAGS}, int32[::1], uint8[::1])")
+def _print_timestamps(
+    moments: NDArray[np.int64],
+    zone: bool,
+    null: NDArray[np.bool_],
+    offsets: NDArray[np.int32],
+    out: NDArray[np.uint8],
+) -> None:
+    at = 0
+    for row in range(len(moments)):
+        if not (len(null) and null[row]):
+            day, time = divmod(moments[row], DAY)
+            at, before = write_date(out, at, day)
+            out[at] = _BLANK
+            at = write_time(out, at + 1, time)
+            if zone:
+                at = _write(out, at, _UTC)
+            if before:
+                at = _write(out, at, _ERA)
+        offsets[row + 1] = at
+
+
+@part
+def _write(out: NDArray[np.uint8], at: int, text: NDArray[np.uint8]) -> int:
+    for byte in text:
+        out[at] = byte
+        at += 1
+    return at
 
 
 def check_dates(array: pa.Array) -> None:
@@ -290,35 +330,3 @@ def _check(numbers: pa.Array, lowest: int, highest: int, name: str) -> None:
     limits = pc.min_max(numbers).as_py()
     if limits["min"] is not None and not lowest <= limits["min"] <= limits["max"] <= highest:
         raise ValueNotRepresentable(f"{name} out of range", sqlstate="22008")
-
-
-def _printed(
-    array: pa.Array,
-    numbers: pa.Array,
-    lowest: int,
-    highest: int,
-    plain: Callable[[pa.Array], pa.Array],
-    one: Callable[[int], str],
-) -> pa.Array:
-    """Print most years with ``plain``, Arrow's way, and the few others with ``one``."""
-    inside = pc.and_(pc.greater_equal(numbers, lowest), pc.less_equal(numbers, highest))
-    if pc.all(inside, min_count=0).as_py():
-        return plain(array)
-    ours = pc.fill_null(inside, True)
-    text = plain(pc.if_else(ours, array, pa.scalar(None, array.type)))
-    outside = np.flatnonzero(~np.asarray(ours))
-    texts = pa.array([one(numbers[int(at)].as_py()) for at in outside], pa.string())
-    return pc.replace_with_mask(text, pc.invert(ours), texts)
-
-
-def _plain_date(array: pa.Array) -> pa.Array:
-    return pc.cast(array, pa.string())
-
-
-def _plain_timestamp(array: pa.Array) -> pa.Array:
-    # PostgreSQL prints no fraction of zero, and no trailing zeros of a fraction.
-    return pc.replace_substring_regex(pc.cast(array, pa.string()), _FRACTION, "")
-
-
-def _plain_timestamp_utc(array: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(_plain_timestamp(array), _UTC, "")

@@ -1,4 +1,5 @@
-"""Copy cells to contiguous memory; nothing else copies the bytes of a column.
+"""Copy cells to contiguous memory, and texts of values to Arrow; nothing else copies the bytes of a
+column.
 
 The families interpret the bytes. A buffer is smaller than 2 GiB, since Arrow's 32-bit offsets point
 into it.
@@ -6,13 +7,14 @@ into it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.cells import Cells, int16_at, int32_at, int64_at
+from penstock.cells import Cells, copy_bytes, int16_at, int32_at, int64_at
 from penstock.kernel import BYTES, FLAGS, PLACES, kernel
 
 MAX_BUFFER = 2**31 - 1
@@ -84,9 +86,36 @@ def _copy(
     for row in range(len(start)):
         if len(null) and null[row]:
             continue
-        begin, size = offsets[row], offsets[row + 1] - offsets[row]
-        for byte in range(size):
-            data[begin + byte] = buffer[start[row] + byte]
+        size = offsets[row + 1] - offsets[row]
+        copy_bytes(buffer, start[row], size, data, offsets[row])
+
+
+def numbers_of(array: pa.Array, kind: Any) -> NDArray[Any]:
+    """Return an Arrow array's numbers without a copy, and anything for NULL. ``kind``: a dtype,
+    with a shape if a value has several numbers."""
+    dtype = np.dtype(kind)
+    data = array.buffers()[1]
+    if data is None or not len(array):
+        return np.zeros(len(array), dtype)
+    return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def written(
+    array: pa.Array, kind: pa.DataType, most: int, write: Callable[..., object], *given: Any
+) -> pa.Array:
+    """Return what a kernel makes of each value, as ``pa.string()`` or ``pa.binary()``.
+
+    ``most``: the most bytes of all values together. ``write``: called with ``given``, the mask of
+    NULLs, n + 1 offsets and the bytes, and writes the latter two.
+    """
+    if most > MAX_BUFFER:
+        raise ValueError("a column of texts must be smaller than 2 GiB")
+    null = _mask(array)
+    offsets, data = np.zeros(len(array) + 1, np.int32), np.empty(most, np.uint8)
+    write(*given, _NONE if null is None else null, offsets, data)
+    data.resize(int(offsets[-1]), refcheck=False)
+    buffers = [validity(null), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(array), buffers)
 
 
 def cells_of(array: pa.Array) -> Cells:

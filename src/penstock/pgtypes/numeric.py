@@ -20,7 +20,7 @@ from penstock.cells import Cells, int16_at, uint16_at
 from penstock.kernel import BYTES, FLAGS, NUMBERS, PLACES, kernel, part
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
-from penstock.pgtypes.gather import nulls, primitive, validity
+from penstock.pgtypes.gather import nulls, numbers_of, primitive, validity, written
 from penstock.pgtypes.type_names import numeric_modifiers
 from penstock.pgtypes.varlena import utf8_column, utf8_value
 
@@ -135,6 +135,7 @@ _MAX_WORD = 18
 """The largest number of decimal digits that 64 bits hold, whatever they are."""
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+_MASK = 0xFFFFFFFF
 
 
 @part
@@ -386,6 +387,125 @@ def _print(
                 if place < 0:
                     here -= 1
                 digit //= 10
+
+
+# Decimals as numeric_out prints and numeric_send sends them.
+
+_DIGITS = 48
+"""The decimal digits of a number in kernels. The last ones are beyond its scale, and 0."""
+_ONES = 44
+"""The position behind the last digit of the unscaled number."""
+_NINE = 10**9
+_WORDS = "Array(int64, 2, 'C', readonly=True)"
+
+
+def decimal_text(array: pa.Array) -> pa.Array:
+    """Return the text of each decimal128."""
+    words, scale = numbers_of(array, "2i8"), array.type.scale
+    most = len(array) * (_MAX_PRECISION + len("-0."))
+    return written(array, pa.string(), most, _print_decimals, words, scale)
+
+
+def decimal_binary(array: pa.Array) -> pa.Array:
+    """Return the binary format of each decimal128."""
+    words, scale = numbers_of(array, "2i8"), array.type.scale
+    most = len(array) * (_DIGITS_AT + 2 * (_DIGITS // _WIDTH))
+    return written(array, pa.binary(), most, _send_decimals, words, scale)
+
+
+@part
+def _to_digits(words: NDArray[np.int64], digits: NDArray[np.uint8]) -> int:
+    """Write the digits of a magnitude of 128 bits; return where the first one stands."""
+    digits[:] = 0
+    at = _ONES
+    if words[1] == 0 and words[0] >= 0:
+        word = words[0]
+        while word:
+            at -= 1
+            digits[at] = word % 10
+            word //= 10
+        return at
+    limbs = (words[1] >> 32 & _MASK, words[1] & _MASK, words[0] >> 32 & _MASK, words[0] & _MASK)
+    first, second, third, fourth = limbs
+    while first or second or third or fourth:
+        first, rest = divmod(first, _NINE)
+        second, rest = divmod(rest << 32 | second, _NINE)
+        third, rest = divmod(rest << 32 | third, _NINE)
+        fourth, rest = divmod(rest << 32 | fourth, _NINE)
+        for _ in range(9):
+            at -= 1
+            digits[at] = rest % 10
+            rest //= 10
+    while digits[at] == 0:
+        at += 1
+    return at
+
+
+@kernel(f"void({_WORDS}, int64, {FLAGS}, int32[::1], uint8[::1])")
+def _print_decimals(
+    words: NDArray[np.int64],
+    scale: int,
+    null: NDArray[np.bool_],
+    offsets: NDArray[np.int32],
+    out: NDArray[np.uint8],
+) -> None:
+    digits, wide = np.zeros(_DIGITS, np.uint8), np.zeros(2, np.int64)
+    at = 0
+    for row in range(len(words)):
+        if not (len(null) and null[row]):
+            wide[0], wide[1] = words[row, 0], words[row, 1]
+            if wide[1] < 0:
+                _negate(wide)
+                out[at] = _MINUS
+                at += 1
+            point = _ONES - scale
+            for place in range(min(_to_digits(wide, digits), point - 1), _ONES):
+                if place == point:
+                    out[at] = _POINT
+                    at += 1
+                out[at] = _ZERO + digits[place]
+                at += 1
+        offsets[row + 1] = at
+
+
+@kernel(f"void({_WORDS}, int64, {FLAGS}, int32[::1], uint8[::1])")
+def _send_decimals(
+    words: NDArray[np.int64],
+    scale: int,
+    null: NDArray[np.bool_],
+    offsets: NDArray[np.int32],
+    out: NDArray[np.uint8],
+) -> None:
+    digits, wide = np.zeros(_DIGITS, np.uint8), np.zeros(2, np.int64)
+    at = 0
+    for row in range(len(words)):
+        if not (len(null) and null[row]):
+            wide[0], wide[1] = words[row, 0], words[row, 1]
+            negative = wide[1] < 0
+            if negative:
+                _negate(wide)
+            first, last, point = _to_digits(wide, digits), _ONES, _ONES - scale
+            while last > first and digits[last - 1] == 0:
+                last -= 1
+            # digits of base 10000 are counted from the point
+            begin = (first - point) // _WIDTH
+            count = 0 if first == last else -((point - last) // _WIDTH) - begin
+            at = _write16(out, at, count)
+            at = _write16(out, at, -begin - 1 if count else 0)
+            at = _write16(out, at, _NEGATIVE if negative else 0)
+            at = _write16(out, at, scale)
+            for group in range(begin, begin + count):
+                number = 0
+                for place in range(point + _WIDTH * group, point + _WIDTH * (group + 1)):
+                    number = number * 10 + digits[place]
+                at = _write16(out, at, number)
+        offsets[row + 1] = at
+
+
+@part
+def _write16(out: NDArray[np.uint8], at: int, number: int) -> int:
+    out[at], out[at + 1] = number >> 8 & 0xFF, number & 0xFF
+    return at + 2
 
 
 def printed_one(raw: bytes) -> str | None:

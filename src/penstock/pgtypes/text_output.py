@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,13 +16,12 @@ from penstock.errors import FeatureNotSupported
 from penstock.pgtypes.datetime import date_text, timestamp_text
 from penstock.pgtypes.family import Family
 from penstock.pgtypes.floating import float_text
+from penstock.pgtypes.numeric import decimal_text
 from penstock.pgtypes.pg_type import BOOL, BPCHAR, DATE, INET, NUMERIC, TIMESTAMP, TIMESTAMPTZ
 from penstock.pgtypes.registry import element_oid, find
 from penstock.pgtypes.variant import VARIANT, variant_text
-from penstock.pgtypes.varlena import OUTPUT_TEXT
+from penstock.pgtypes.varlena import OUTPUT_TEXT, bytea_text
 
-_PLAIN_SCALE: Final = 6
-"""The largest scale at which Arrow prints small decimals without an exponent."""
 _QUOTED: Final = r'^$|^(?i:null)$|[{}",\\\s\v]'
 """Elements that need quotes. RE2's blanks lack the vertical tab, which PostgreSQL's have."""
 
@@ -34,9 +32,10 @@ def text_output(array: pa.Array, type_oid: int = 0, typmod: int = -1) -> pa.Arra
     Columns that are kept as PostgreSQL's text pass through. Type oid and typmod are unused, since
     the Arrow type is enough. Raises FeatureNotSupported, ValueNotRepresentable.
     """
-    kind = array.type
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _bytea(array)
+    if isinstance(array, pa.ChunkedArray):
+        return pa.chunked_array(map(text_output, array.chunks), pa.binary())
+    if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
+        return bytea_text(array.cast(pa.binary()))
     return _text(array).cast(pa.binary())
 
 
@@ -69,23 +68,7 @@ def _text(array: pa.Array) -> pa.Array:
     raise FeatureNotSupported(f"columns of the type {kind} cannot be published")
 
 
-def _bytea(array: pa.Array) -> pa.Array:
-    hexed = _in_duckdb(array, "'\\x' || lower(hex(c))")
-    return pc.cast(hexed, pa.string()).cast(pa.binary())
-
-
-def _decimal(array: pa.Array) -> pa.Array:
-    if array.type.scale <= _PLAIN_SCALE:
-        return pc.cast(array, pa.string())
-    text = pc.cast(_in_duckdb(array, "CAST(c AS VARCHAR)"), pa.string())
-    if array.type.scale < array.type.precision:
-        return text
-    return pc.replace_substring_regex(text, r"^(-?)\.", r"\10.")
-
-
 def _list(array: pa.Array) -> pa.Array:
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
     values = _element_text(array.flatten())
     quotes = pc.match_substring_regex(values, _QUOTED)
     if pc.any(quotes).as_py():
@@ -102,12 +85,6 @@ def _list(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_valid(array), text, pa.scalar(None, pa.string()))
 
 
-def _variant(array: pa.Array) -> pa.Array:
-    if isinstance(array, pa.ChunkedArray):
-        return pa.chunked_array([variant_text(chunk) for chunk in array.chunks], pa.string())
-    return variant_text(array)
-
-
 def _is_variant(kind: pa.DataType) -> bool:
     return bool(kind == VARIANT)
 
@@ -118,21 +95,13 @@ def _element_text(values: pa.Array) -> pa.Array:
     return _text(values)
 
 
-def _in_duckdb(array: pa.Array, expression: str) -> pa.Array:
-    column = pa.table({"c": array})
-    with duckdb.connect() as connection:
-        connection.register("t", column)
-        found = connection.sql(f"SELECT {expression} AS c FROM t").to_arrow_table()
-    return found["c"].combine_chunks()
-
-
 _BY_KIND: Final = (
     (pa.types.is_floating, float_text),
-    (pa.types.is_decimal, _decimal),
+    (pa.types.is_decimal, decimal_text),
     (pa.types.is_date, date_text),
     (pa.types.is_timestamp, timestamp_text),
     (pa.types.is_list, _list),
-    (_is_variant, _variant),
+    (_is_variant, variant_text),
 )
 
 

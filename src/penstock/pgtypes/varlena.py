@@ -22,7 +22,7 @@ from penstock.errors import ValueNotRepresentable
 from penstock.kernel import BYTES, FLAGS, PLACES, kernel
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family, shown
-from penstock.pgtypes.gather import nulls, present, strings, validity
+from penstock.pgtypes.gather import cells_of, nulls, present, strings, validity, written
 
 
 class TextFamily(Family):
@@ -191,3 +191,34 @@ def _read_hex(
                 to += 1
         offsets[row + 1] = to
     return -1
+
+
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def bytea_text(array: pa.Array) -> pa.Array:
+    """Return ``\\x`` and the hexadecimal digits of each value."""
+    cells = cells_of(array)
+    most = 2 * (len(array) + int(cells.length.sum(dtype=np.int64)))
+    where = cells.buffer, cells.start, cells.length
+    return written(array, pa.binary(), most, _print_hex, *where)
+
+
+@kernel(f"void({BYTES}, {PLACES}, {PLACES}, {FLAGS}, int32[::1], uint8[::1])")
+def _print_hex(
+    buffer: NDArray[np.uint8],
+    start: NDArray[np.int32],
+    length: NDArray[np.int32],
+    null: NDArray[np.bool_],
+    offsets: NDArray[np.int32],
+    out: NDArray[np.uint8],
+) -> None:
+    at = 0
+    for row in range(len(start)):
+        if not (len(null) and null[row]):
+            out[at], out[at + 1] = _BACKSLASH, _X
+            at += 2
+            for place in range(start[row], start[row] + length[row]):
+                out[at], out[at + 1] = _HEX[buffer[place] >> 4], _HEX[buffer[place] & 15]
+                at += 2
+        offsets[row + 1] = at

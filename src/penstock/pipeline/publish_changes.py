@@ -60,7 +60,6 @@ from penstock.publication.members import Operation
 from penstock.publication.row_filter import matches, published_as
 from penstock.relation import ReplicaIdentity
 from penstock.sqlstate import NotNullViolation, UniqueViolation
-from penstock.wire_rows import data_of
 
 _INLINE_BYTES: Final = 1 << 20
 """Bytes of messages that come back with an item's result; more go through the staging area."""
@@ -669,7 +668,7 @@ def _encoded(
     else:
         old = _tuple(item, rows, only=identity)
         messages = delete_messages(relation.oid, old, kind, count, item.header, item.xid)
-    return operation, count, data_of(messages)
+    return operation, count, messages
 
 
 def _tuple(

@@ -11,21 +11,11 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.framing import LENGTH_SIZE
-from penstock.wire_rows import (
-    Lengths,
-    bytes_of,
-    counted_prefix,
-    data_of,
-    framed,
-    joined,
-    lengths,
-)
+from penstock.wire_rows import Column, Part, messages_of, rows_of
 
 SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
 BINARY_HEADER: Final = SIGNATURE + struct.pack("!II", 0, 0)
@@ -34,22 +24,9 @@ BINARY_END: Final = copy_data(b"\xff\xff")
 """The trailer, as a CopyData message."""
 
 _NULL: Final = b"\\N"
-_CONTROLS: Final = (ord("\b"), ord("\r"))
-"""The first and the last of the characters that are escaped as controls."""
-_ESCAPES: Final = (
-    (b"\\", b"\\\\"),
-    (b"\b", b"\\b"),
-    (b"\t", b"\\t"),
-    (b"\n", b"\\n"),
-    (b"\v", b"\\v"),
-    (b"\f", b"\\f"),
-    (b"\r", b"\\r"),
-)
-"""Backslash comes first, since the other escapes contain one."""
 _PACKED: Final = 32 << 10
 """Bytes of rows in a packed message. COPY FROM reads two of them at once (RAW_BUF_SIZE)."""
 _HEAD: Final = b"d\0\0\0\0"
-_LENGTH_AT: Final = 1
 _BINARY_NULL: Final = b"\xff\xff\xff\xff"
 
 
@@ -60,19 +37,12 @@ def text_rows(columns: Sequence[pa.Array], rows: int, *, packed: bool = False) -
     """
     if rows == 0:
         return b""
-    parts: list[pa.Array | bytes] = []
-    sizes = np.zeros(rows, np.int64)
+    parts: list[Part] = []
     for number, cells in enumerate(columns):
         if number:
             parts.append(b"\t")
-        escaped = _escaped(cells)
-        if escaped.null_count:
-            escaped = pc.fill_null(escaped, _NULL)
-        parts.append(escaped)
-        if not packed:
-            sizes += lengths(escaped)
-    sizes += max(0, len(columns) - 1) + 1
-    return _messages([*parts, b"\n"], sizes, packed)
+        parts.append(Column(cells, null=_NULL, escaped=True))
+    return _messages([*parts, b"\n"], rows, packed)
 
 
 def binary_rows(columns: Sequence[pa.Array], rows: int, *, packed: bool = False) -> bytes:
@@ -83,24 +53,14 @@ def binary_rows(columns: Sequence[pa.Array], rows: int, *, packed: bool = False)
     if rows == 0:
         return b""
     count = struct.pack("!H", len(columns))
-    parts: list[pa.Array | bytes] = [count]
-    sizes = np.full(rows, len(count), np.int64)
-    for cells in columns:
-        prefix, size = counted_prefix(cells, b"", _BINARY_NULL)
-        parts += [prefix, cells]
-        sizes += size
-    return _messages(parts, sizes, packed)
+    cells = (Column(each, null=_BINARY_NULL, counted=True) for each in columns)
+    return _messages([count, *cells], rows, packed)
 
 
-def _messages(parts: Sequence[pa.Array | bytes], sizes: Lengths, packed: bool) -> bytes:
-    """Return the rows as messages. ``sizes``: bytes of each row, the sum of its parts."""
+def _messages(parts: Sequence[Part], rows: int, packed: bool) -> bytes:
     if not packed:
-        return data_of(joined([framed(_HEAD, _LENGTH_AT, _LENGTH_AT, sizes), *parts]))
-    constant = [part for part in parts if isinstance(part, bytes)]
-    if len(constant) == len(parts):
-        stream = b"".join(constant) * len(sizes)
-    else:
-        stream = data_of(joined(parts))
+        return messages_of(_HEAD, parts, rows)
+    stream = rows_of(parts, rows)[0].tobytes()
     return b"".join(copy_data(stream[at : at + _PACKED]) for at in range(0, len(stream), _PACKED))
 
 
@@ -115,16 +75,6 @@ def binary_copy(portions: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, by
             begun, messages = True, with_binary_header(messages)
         yield rows, messages
     yield 0, BINARY_END if begun else with_binary_header(BINARY_END)
-
-
-def _escaped(cells: pa.Array) -> pa.Array:
-    found = bytes_of(cells)
-    first, last = _CONTROLS
-    if not ((found - first) <= last - first).any() and not (found == ord("\\")).any():
-        return cells
-    for plain, escape in _ESCAPES:
-        cells = pc.replace_substring(cells, plain, escape)
-    return cells
 
 
 def with_binary_header(messages: bytes) -> bytes:
