@@ -15,12 +15,15 @@ from faults.heavy import in_make_faults
 from penstock import kernel
 from penstock.kernel import NUMBERS, Kernel
 
-_DECODERS = (
+_READERS_AND_WRITERS = (
     "tests/pgoutput/test_columnar.py",
+    "tests/pgoutput/test_columnar_encoder.py",
     "tests/pgoutput/test_decoder.py",
     "tests/pgtypes/test_families.py",
+    "tests/pgtypes/test_output.py",
     "tests/pgtypes/test_refused.py",
     "tests/protocol/test_copy_block.py",
+    "tests/protocol/test_copy_columns.py",
 )
 _FACTOR = 3
 
@@ -90,12 +93,21 @@ def test_without_numba_python_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "setting", [in_make_faults("NUMBA_DISABLE_JIT"), in_make_faults("NUMBA_BOUNDSCHECK")]
 )
-def test_decoders_with(setting: str, tmp_path: Path) -> None:
+def test_readers_and_writers_with(setting: str, tmp_path: Path) -> None:
     """By Python the kernels are their own reference; with bounds checked, an index that is out of
     its array is an error."""
     environment = {**os.environ, setting: "1", "PENSTOCK_CACHE": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *_DECODERS],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n0",
+            "-p",
+            "no:cacheprovider",
+            *_READERS_AND_WRITERS,
+        ],
         env=environment,
         cwd=Path(__file__).parents[2],
         capture_output=True,

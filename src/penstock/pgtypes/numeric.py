@@ -497,7 +497,7 @@ def _send_decimals(
             for group in range(begin, begin + count):
                 number = 0
                 for place in range(point + _WIDTH * group, point + _WIDTH * (group + 1)):
-                    number = number * 10 + digits[place]
+                    number = number * 10 + int(np.int64(digits[place]))
                 at = _write16(out, at, number)
         offsets[row + 1] = at
 
