@@ -146,6 +146,15 @@ def test_values_that_all_differ_get_no_dictionary(tmp_path: Path) -> None:
 
 
 def test_nested_values_keep_their_dictionaries(tmp_path: Path) -> None:
-    number = np.arange(100_000)
-    texts = pa.array([["a", "b"]] * len(number))
-    assert all(encodings(tmp_path, {"key": pa.array(number), "texts": texts}).values())
+    count = 100_000
+    pair = {"a": 1, "b": [{"c": "x"}]}
+    columns = {
+        "key": pa.array(np.arange(count)),
+        "texts": pa.array([["a", "b"]] * count),
+        "pair": pa.array([pair] * count),
+        "map": pa.array([[("k", 1)]] * count, pa.map_(pa.string(), pa.int64())),
+    }
+    found = encodings(tmp_path, columns)
+    assert not found.pop("key")
+    assert len(found) == 5
+    assert all(found.values())

@@ -291,7 +291,7 @@ def _columns_with_statistics(schema: pa.Schema) -> list[str]:
 # gives it up once it has a megabyte. If all values differ, as in a key, the attempt takes half of
 # the time of writing the column, and a third more bytes.
 
-_MANY_ROWS: Final = 1 << 16
+_MANY_ROWS: Final = 1 << 14
 """For fewer rows no dictionary takes long, so all columns get one."""
 _LOOKED_AT: Final = 1 << 12
 _LEAST: Final = 1 << 10
@@ -303,12 +303,32 @@ _ALL: Final = 0.99
 
 
 def dictionary_columns(rows: pa.Table) -> list[str] | bool:
-    """Return the columns that get a dictionary; True for all, False for none."""
-    if rows.num_rows < _MANY_ROWS or any(map(pa.types.is_nested, rows.schema.types)):
+    """Return the columns that get a dictionary, nested ones by their paths in Parquet; True for
+    all, False for none."""
+    if rows.num_rows < _MANY_ROWS:
         return True
-    sample = _sample(rows)
-    repeating = [name for name in rows.schema.names if not _all_differ(sample.column(name))]
-    return repeating or False
+    nested = [field for field in rows.schema if pa.types.is_nested(field.type)]
+    paths = [path for field in nested for path in _leaf_paths(field)]
+    plain = rows.drop_columns([field.name for field in nested])
+    sample = _sample(plain)
+    repeating = [name for name in plain.schema.names if not _all_differ(sample.column(name))]
+    return [*repeating, *paths] or False
+
+
+def _leaf_paths(field: pa.Field) -> Iterator[str]:
+    """Yield the paths of a nested column's values, as Arrow names them in Parquet."""
+    kind = field.type
+    if pa.types.is_map(kind):
+        children, group = [kind.key_field, kind.item_field], f"{field.name}.key_value"
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        children, group = [kind.value_field.with_name("element")], f"{field.name}.list"
+    elif pa.types.is_struct(kind):
+        children, group = list(kind), field.name
+    else:
+        yield field.name
+        return
+    for child in children:
+        yield from (f"{group}.{path}" for path in _leaf_paths(child))
 
 
 def _sample(rows: pa.Table) -> pa.Table:

@@ -91,7 +91,7 @@ class CopyOptions:
 
     unit_bytes: int = 64 << 20
     connections: int = 16
-    batch_bytes: int = 1 << 20
+    batch_bytes: int = 2 << 20
     target_file_bytes: int = TARGET_FILE_BYTES
     here_bytes: int = 8 << 20
     tables: int | None = None
