@@ -948,7 +948,16 @@ def _was_emptied(
     if older is None or None in kept or ask.may_be_told(leaf.oid, leaf.filenode):
         return None
     rows = _have_rows_survived(known, now, leaf, ask)
-    return None if rows is None else not _is_of_a_sent_truncate(known, leaf, survived=rows)
+    if rows is None:
+        return None
+    emptied = not _is_of_a_sent_truncate(known, leaf, survived=rows)
+    if emptied:
+        log.info(
+            'partition "%s" has file %d since transaction %d, which none of %s explains (%s, %s)',
+            *(leaf.name, leaf.filenode, leaf.changed, known.truncated),
+            *(known.pending.get(leaf.oid), "some rows are left" if rows else "no rows are left"),
+        )
+    return emptied
 
 
 def _is_of_a_sent_truncate(known: Known, leaf: LeafDefinition, *, survived: bool) -> bool:
