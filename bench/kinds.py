@@ -69,7 +69,8 @@ class _Spent:
         """Add what a side uses in the block."""
         before = side.cpu_seconds()
         yield
-        self._used[at].append(side.cpu_seconds() - before)
+        after = side.cpu_seconds()
+        self._used[at].append(sum(after[each] - before.get(each, 0.0) for each in after))
 
     def figures(self) -> Sequence[Figure]:
         return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import psycopg
@@ -79,8 +79,8 @@ class NativeSubscriber(Side):
     def checksum(self) -> Checksum:
         return self._subject.checksum(self._subscriber)
 
-    def cpu_seconds(self) -> float:
-        return self._subscriber.cpu_seconds()
+    def cpu_seconds(self) -> Mapping[int, float]:
+        return {0: self._subscriber.cpu_seconds()}
 
     def make_look(self) -> Callable[[], Callable[[], int | None]]:
         """For a reader in another process: up to where the subscriber has applied."""

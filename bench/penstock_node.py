@@ -10,7 +10,7 @@ import functools
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from cut_log import CutLog
 from penstock import Node
 from penstock.embedded import NodeProcess
 from penstock.lakehouse.warehouse import Warehouse
-from process_tree import cpu_seconds
+from process_tree import cpu_by_process
 from report import logged, phase_report
 from servers import Server
 from side import Side
@@ -138,8 +138,8 @@ class PenstockSubscriber(Side):
             found += numbers([column[0].as_py() for column in columns])
         return found
 
-    def cpu_seconds(self) -> float:
-        return sum(cpu_seconds(os.getpid(), left_out=os.getpid()).values())
+    def cpu_seconds(self) -> Mapping[int, float]:
+        return cpu_by_process(os.getpid(), left_out=os.getpid())
 
     def make_look(self) -> Callable[[], Callable[[], int | None]]:
         """For a reader in another process: the newest cut."""

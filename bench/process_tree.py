@@ -25,11 +25,14 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """``kind``: ``jvm``, ``driver`` or ``worker``. ``cpu``: seconds, with ended children."""
+    """``kind``: ``jvm``, ``driver`` or ``worker``. ``cpu``: seconds, with ended children;
+    ``own_cpu``: without."""
 
     kind: str
     mib: int
     cpu: float
+    process: int = 0
+    own_cpu: float = 0.0
 
 
 def usages(root: int, left_out: int | None = None) -> Iterator[Usage]:
@@ -46,7 +49,8 @@ def usages(root: int, left_out: int | None = None) -> Iterator[Usage]:
             if command[0].endswith(b"java"):
                 kind = "jvm"
             pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-            yield Usage(kind, pages * _PAGE // _MIB, _cpu(process))
+            mib = pages * _PAGE // _MIB
+            yield Usage(kind, mib, _cpu(process), process, _cpu(process, children=False))
 
 
 def resident(root: int, left_out: int | None = None) -> dict[str, int]:
@@ -65,6 +69,12 @@ def cpu_seconds(root: int, left_out: int | None = None) -> dict[str, float]:
     return found
 
 
+def cpu_by_process(root: int, left_out: int | None = None) -> dict[int, float]:
+    """Seconds of each process, without its children. Spark ends idle workers, which nobody waits
+    for, so a sum over all of them may become less."""
+    return {usage.process: usage.own_cpu for usage in usages(root, left_out)}
+
+
 def server_cpu_seconds(server: int) -> float:
     """Of a server of PostgreSQL with its backends."""
     total = 0.0
@@ -74,10 +84,10 @@ def server_cpu_seconds(server: int) -> float:
     return total
 
 
-def _cpu(process: int) -> float:
+def _cpu(process: int, *, children: bool = True) -> float:
     # The name, in parentheses, may have blanks. utime, stime, cutime, cstime are 14 to 17.
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return sum(int(value) for value in fields[11:15]) / _TICKS
+    return sum(int(value) for value in fields[11 : 15 if children else 13]) / _TICKS
 
 
 def _below(root: int) -> Iterator[int]:

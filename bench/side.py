@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from subject import Checksum
@@ -47,8 +47,8 @@ class Side(ABC):
         """For a reader in another process: up to which LSN it sees."""
 
     @abstractmethod
-    def cpu_seconds(self) -> float:
-        """Of all processes of this side so far."""
+    def cpu_seconds(self) -> Mapping[int, float]:
+        """Of this side's processes so far, by process; of a server under one number."""
 
     def log_size(self) -> int:
         """Bytes of a log that tells phases."""
