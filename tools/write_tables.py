@@ -118,7 +118,7 @@ TABLES: Final = (
             f"{COPY}, binary": "the same with `binary = true`",
             "copy of 2000000 rows of taxi": "2 M taxi trips of 19 columns",
             "copy of 2000000 rows of lineitem": "2 M rows of TPC-H's lineitem",
-            "copy of 300000 rows of wide": "300,000 rows of 20 columns and types, every fourth with 3 kB",
+            "copy of 300000 rows of wide": "300,000 rows of 20 columns, every fourth with 3 kB",
             "backlog of 200000 updates of one column of wide": "200,000 updates of one column",
             "backlog of 100000 inserts into wide, 1 a transaction": "100,000 inserts of 20 columns",
             "backlog of 200000 single-row transactions over 10 tables": (
