@@ -84,3 +84,12 @@ def copy_bytes(
     begin, target = np.uint64(at), np.uint64(to)
     for byte in range(np.uint64(size)):
         out[target + byte] = source[begin + byte]
+
+
+@part
+def write_bytes(text: NDArray[np.uint8], out: NDArray[np.uint8], to: int) -> int:
+    """Write a short text, and return the position behind it."""
+    for byte in text:
+        out[to] = byte
+        to += 1
+    return to

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.cells import copy_bytes
+from penstock.cells import copy_bytes, write_bytes
 from penstock.kernel import BYTES, FLAGS, PLACES, kernel, part
 
 Bytes = npt.NDArray[np.uint8]
@@ -187,10 +187,10 @@ def _put(
     for row in range(len(at)):
         to = at[row]
         if len(nulls) and nulls[row]:
-            at[row] = _write(null, to, out)
+            at[row] = write_bytes(null, out, to)
             continue
         begin, end = offsets[row], offsets[row + 1]
-        to = _write(kind, to, out)
+        to = write_bytes(kind, out, to)
         if counted:
             _write_length(end - begin, to, out)
             to += _LENGTH
@@ -212,21 +212,13 @@ def _put(
 @kernel(f"void({BYTES}, int64[::1], uint8[::1])")
 def _put_constant(text: Bytes, at: Lengths, out: Bytes) -> None:
     for row in range(len(at)):
-        at[row] = _write(text, at[row], out)
+        at[row] = write_bytes(text, out, at[row])
 
 
 @kernel("void(Array(int64, 1, 'C', readonly=True), int64[::1], uint8[::1])")
 def _put_lengths(at: Lengths, lengths: Lengths, out: Bytes) -> None:
     for row in range(len(at)):
         _write_length(lengths[row], at[row], out)
-
-
-@part
-def _write(text: Bytes, to: int, out: Bytes) -> int:
-    for byte in text:
-        out[to] = byte
-        to += 1
-    return to
 
 
 @part

@@ -19,6 +19,7 @@ import pytest
 
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import FeatureNotSupported, ValueNotRepresentable
+from penstock.pgtypes import pg_type
 from penstock.pgtypes.binary_output import binary_output, has_binary_output
 from penstock.pgtypes.registry import array_oid, type_of_arrow
 from penstock.pgtypes.text_output import text_output
@@ -337,3 +338,13 @@ def test_timestamps_that_the_server_refuses(
 ) -> None:
     with pytest.raises(ValueNotRepresentable, match="timestamp out of range"):
         output(pa.array([number, None], pa.int64()).cast(kind), oid)
+
+
+def test_a_uuid_that_somebody_else_has_written() -> None:
+    digits = "0123456789abcdef" * 2
+    given = pa.array([digits, f"{digits[:20]}-{digits[20:]}".upper(), None], pa.string())
+    raw = bytes.fromhex(digits)
+    assert binary_output(given, pg_type.UUID).to_pylist() == [raw, raw, None]
+    for wrong in ("", digits[1:], digits + "0", digits[1:] + "g", digits[1:] + "é"):
+        with pytest.raises(ValueNotRepresentable, match="invalid input syntax for type uuid"):
+            binary_output(pa.array([digits, wrong]), pg_type.UUID)

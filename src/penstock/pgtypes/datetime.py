@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock import civil
-from penstock.cells import Cells
+from penstock.cells import Cells, write_bytes
 from penstock.civil import (
     DAY,
     EPOCH_DAYS,
@@ -33,7 +33,7 @@ from penstock.civil import (
     write_time,
 )
 from penstock.errors import ValueNotRepresentable
-from penstock.kernel import BYTES, FLAGS, NUMBERS, PLACES, kernel, part
+from penstock.kernel import BYTES, FLAGS, NUMBERS, PLACES, kernel
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
 from penstock.pgtypes.gather import fixed, nulls, numbers_of, primitive, written
@@ -279,7 +279,7 @@ def _print_dates(
         if not (len(null) and null[row]):
             at, before = write_date(out, at, int(days[row]))
             if before:
-                at = _write(out, at, _ERA)
+                at = write_bytes(_ERA, out, at)
         offsets[row + 1] = at
 
 
@@ -299,18 +299,10 @@ def _print_timestamps(
             out[at] = _BLANK
             at = write_time(out, at + 1, time)
             if zone:
-                at = _write(out, at, _UTC)
+                at = write_bytes(_UTC, out, at)
             if before:
-                at = _write(out, at, _ERA)
+                at = write_bytes(_ERA, out, at)
         offsets[row + 1] = at
-
-
-@part
-def _write(out: NDArray[np.uint8], at: int, text: NDArray[np.uint8]) -> int:
-    for byte in text:
-        out[at] = byte
-        at += 1
-    return at
 
 
 def check_dates(array: pa.Array) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.cells import Cells
+from penstock.cells import Cells, write_bytes
 from penstock.civil import write_digits
 from penstock.kernel import FLAGS, NUMBERS, kernel, part
 from penstock.pgtypes import pg_type
@@ -75,6 +75,7 @@ _BIAS: Final = 1023, 127
 _PLAIN: Final = 15, 6
 """The exponent from which on numbers are printed as ``d.ddde+XX``: of double precision and real."""
 _LOWEST: Final = -4
+_MOST_DIGITS: Final = 17
 _LONGEST: Final = len("-2.2250738585072014e-308")
 _NAN, _INFINITY = (np.frombuffer(text, np.uint8) for text in (b"NaN", b"Infinity"))
 _ZERO, _MINUS, _PLUS, _POINT, _E = map(ord, "0-+.e")
@@ -144,7 +145,7 @@ def _print(
             out[at] = _MINUS
             at += 1
         if special:
-            at = _write(out, at, _NAN if fraction else _INFINITY)
+            at = write_bytes(_NAN if fraction else _INFINITY, out, at)
         elif exponent == 0 and fraction == 0:
             out[at] = _ZERO
             at += 1
@@ -152,14 +153,6 @@ def _print(
             digits, scale = _shortest(fraction, exponent, mantissa, bias, powers)
             at = _write_number(out, at, digits, scale, plain)
         offsets[row + 1] = at
-
-
-@part
-def _write(out: NDArray[np.uint8], at: int, text: NDArray[np.uint8]) -> int:
-    for byte in text:
-        out[at] = byte
-        at += 1
-    return at
 
 
 @part
@@ -248,6 +241,3 @@ def _write_number(out: NDArray[np.uint8], at: int, digits: int, scale: int, plai
         return at
     out[at], out[at + 1] = _E, _MINUS if exponent < 0 else _PLUS
     return write_digits(out, at + 2, abs(exponent), 3 if abs(exponent) >= 100 else 2)
-
-
-_MOST_DIGITS: Final = 17

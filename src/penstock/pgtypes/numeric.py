@@ -414,6 +414,16 @@ def decimal_binary(array: pa.Array) -> pa.Array:
 
 
 @part
+def _take_magnitude(words: NDArray[np.int64], wide: NDArray[np.int64]) -> bool:
+    """Write the magnitude of a number of 128 bits; return whether the number is negative."""
+    wide[0], wide[1] = words[0], words[1]
+    negative = bool(wide[1] < 0)
+    if negative:
+        _negate(wide)
+    return negative
+
+
+@part
 def _to_digits(words: NDArray[np.int64], digits: NDArray[np.uint8]) -> int:
     """Write the digits of a magnitude of 128 bits; return where the first one stands."""
     digits[:] = 0
@@ -453,9 +463,7 @@ def _print_decimals(
     at = 0
     for row in range(len(words)):
         if not (len(null) and null[row]):
-            wide[0], wide[1] = words[row, 0], words[row, 1]
-            if wide[1] < 0:
-                _negate(wide)
+            if _take_magnitude(words[row], wide):
                 out[at] = _MINUS
                 at += 1
             point = _ONES - scale
@@ -480,10 +488,7 @@ def _send_decimals(
     at = 0
     for row in range(len(words)):
         if not (len(null) and null[row]):
-            wide[0], wide[1] = words[row, 0], words[row, 1]
-            negative = wide[1] < 0
-            if negative:
-                _negate(wide)
+            negative = _take_magnitude(words[row], wide)
             first, last, point = _to_digits(wide, digits), _ONES, _ONES - scale
             while last > first and digits[last - 1] == 0:
                 last -= 1

@@ -15,13 +15,11 @@ from penstock.kernel import BYTES, FLAGS, PLACES, kernel, part
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
 from penstock.pgtypes.gather import cells_of, nulls, present, strings, validity, written
+from penstock.pgtypes.varlena import HEX, NIBBLES, NOT_HEX
 
 _SIZE = 16
 _PRINTED = 36
 _ZERO, _A, _HYPHEN = map(ord, "0a-")
-_CASE = 0x20
-"""The bit that makes a letter lower-case."""
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _TEXT = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -107,7 +105,7 @@ def _print(
         for byte in range(_SIZE):
             to += _is_hyphens(to - offsets[row])
             value = buffer[start[row] + byte]
-            out[to], out[to + 1] = _HEX[value >> 4], _HEX[value & 15]
+            out[to], out[to + 1] = HEX[value >> 4], HEX[value & 15]
             to += 2
 
 
@@ -140,14 +138,10 @@ def _read(
         if not (len(null) and null[row]):
             count = value = 0
             for place in range(start[row], start[row] + length[row]):
-                character = int(np.int64(buffer[place]))
-                if character == _HYPHEN:
+                if buffer[place] == _HYPHEN:
                     continue
-                digit = character - _ZERO
-                if digit > 9:
-                    letter = (character | _CASE) - _A
-                    digit = letter + 10 if 0 <= letter <= 5 else -1
-                if digit < 0 or count == 2 * _SIZE:
+                digit = int(np.int64(NIBBLES[buffer[place]]))
+                if digit == NOT_HEX or count == 2 * _SIZE:
                     count = 0
                     break
                 value = value << 4 | digit

@@ -122,11 +122,12 @@ class JsonbFamily(TextFamily):
         return utf8_value(raw[1:])
 
 
-_NOT_HEX = 255
+HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+NOT_HEX = 255
 _BACKSLASH, _X = map(ord, "\\x")
-_NIBBLE = np.full(256, _NOT_HEX, np.uint8)
+NIBBLES = np.full(256, NOT_HEX, np.uint8)
 for _digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
-    _NIBBLE[np.frombuffer(_digits, np.uint8)] = np.arange(16)
+    NIBBLES[np.frombuffer(_digits, np.uint8)] = np.arange(16)
 _ESCAPE = re.compile(rb"\\(?:\\|([0-3][0-7]{2}))")
 _ESCAPED = re.compile(rb"(?:[^\\]|\\\\|\\[0-3][0-7]{2})*", re.DOTALL)
 
@@ -184,16 +185,13 @@ def _read_hex(
             if size < 2 or size % 2 or buffer[at] != _BACKSLASH or buffer[at + 1] != _X:
                 return row
             for digit in range(2, size, 2):
-                high, low = _NIBBLE[buffer[at + digit]], _NIBBLE[buffer[at + digit + 1]]
-                if high == _NOT_HEX or low == _NOT_HEX:
+                high, low = NIBBLES[buffer[at + digit]], NIBBLES[buffer[at + digit + 1]]
+                if high == NOT_HEX or low == NOT_HEX:
                     return row
                 data[to] = high << 4 | low
                 to += 1
         offsets[row + 1] = to
     return -1
-
-
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 def bytea_text(array: pa.Array) -> pa.Array:
@@ -219,6 +217,6 @@ def _print_hex(
             out[at], out[at + 1] = _BACKSLASH, _X
             at += 2
             for place in range(start[row], start[row] + length[row]):
-                out[at], out[at + 1] = _HEX[buffer[place] >> 4], _HEX[buffer[place] & 15]
+                out[at], out[at + 1] = HEX[buffer[place] >> 4], HEX[buffer[place] & 15]
                 at += 2
         offsets[row + 1] = at
