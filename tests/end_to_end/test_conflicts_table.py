@@ -17,6 +17,7 @@ from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import failpoint
+from penstock.embedded import wait_until
 from penstock.lsn import Lsn
 from penstock.pipeline.net_change import KEPT
 
@@ -137,7 +138,7 @@ def test_a_kill_before_the_batch_is_committed_doubles_none(
         end_of(database, "UPDATE t SET v = 'c' WHERE a = 40", "INSERT INTO t VALUES (500, 'k')")
         assert node.wait_end(60) == -9
         node.start()
-        node.wait_for("the error", lambda: node.status()[0]["state"] == "stopped")
+        wait_until(lambda: node.status()[0]["state"] == "stopped", "the error", state=node.log_tail)
         (error,) = [row for row in conflicts(node.warehouse) if row["resolution"]]
         assert (error["resolution"], error["local_row"]) == ("error", "(500, k, local)")
         node.sql("ALTER SUBSCRIPTION s SET (conflict_resolution = keep_local)")
