@@ -135,10 +135,10 @@ faults: setup $(STAMPS)/classes
 	PENSTOCK_TESTS_WRITE_BY=spark $(BIN)/python -m pytest $(BY_SPARK) $(ARGS)
 
 bench: $(STAMPS)/jars
-	$(BIN)/python bench/run.py --history bench/history.md $(ARGS)
+	PYTHONPATH=tests $(BIN)/python bench/run.py --history bench/history.md $(ARGS)
 
 bench-quick: $(STAMPS)/jars
-	$(BIN)/python bench/run.py --quick $(ARGS)
+	PYTHONPATH=tests $(BIN)/python bench/run.py --quick $(ARGS)
 
 bench-hour: $(STAMPS)/jars
 	$(BIN)/python bench/hour.py $(ARGS)

@@ -1,14 +1,50 @@
 """What a reader sees of a node: the cuts table, followed by its log, never by asking the node.
 
-In: the warehouse. Out: the LSN of the newest cut.
+In: where the warehouse is. Out: the LSN of the newest cut.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+from pyarrow import fs
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder of a file system or of an object store. It can be sent to another process."""
+
+    filesystem: fs.FileSystem
+    path: str
+
+    @classmethod
+    def local(cls, folder: Path) -> Place:
+        return cls(fs.LocalFileSystem(), str(folder))
+
+    def at(self, *names: str) -> Place:
+        return Place(self.filesystem, "/".join((self.path, *names)))
+
+    def names(self) -> list[str]:
+        """Names of the files in the folder; none if there is no folder."""
+        selector = fs.FileSelector(self.path, allow_not_found=True)
+        return [info.base_name for info in self.filesystem.get_file_info(selector)]
+
+    def read(self, name: str) -> str | None:
+        """The text of a file; None if there is none."""
+        try:
+            with self.filesystem.open_input_file(f"{self.path}/{name}") as file:
+                return str(file.read(), "utf-8")
+        except FileNotFoundError:
+            return None
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        if self.filesystem.get_file_info(self.path).type != fs.FileType.NotFound:
+            self.filesystem.delete_dir(self.path)
 
 
 class CutLog:
@@ -18,11 +54,12 @@ class CutLog:
     need not be opened.
     """
 
-    def __init__(self, warehouse: Path, subscription: str) -> None:
-        self._folder = warehouse / "_penstock" / "cuts" / "_delta_log"
+    def __init__(self, warehouse: Place, subscription: str) -> None:
+        self._log = warehouse.at("_penstock", "cuts", "_delta_log")
         self._subscription = subscription
         # Old entries are removed behind checkpoints.
-        self._next = min((int(entry.stem) for entry in self._folder.glob("*.json")), default=0)
+        entries = (PurePosixPath(name) for name in self._log.names())
+        self._next = min((int(each.stem) for each in entries if each.suffix == ".json"), default=0)
         self._newest: int | None = None
 
     def __call__(self) -> int | None:
@@ -30,7 +67,7 @@ class CutLog:
 
     def newest(self) -> int | None:
         """LSN of the newest cut of the subscription, None without one."""
-        while (entry := self._entry()) is not None:
+        while (entry := self._log.read(f"{self._next:020}.json")) is not None:
             self._next += 1
             lsn = _lsn_of(entry, self._subscription)
             if lsn is not None:
@@ -41,12 +78,6 @@ class CutLog:
         """Cuts of a subscription that has been dropped do not count for its successor."""
         self.newest()
         self._newest = None
-
-    def _entry(self) -> str | None:
-        try:
-            return (self._folder / f"{self._next:020}.json").read_text("utf-8")
-        except FileNotFoundError:
-            return None
 
 
 def _lsn_of(entry: str, subscription: str) -> int | None:

@@ -53,7 +53,7 @@ def main() -> int:
             side = PenstockSubscriber(running, tpcb.TPCB)
             say(f"copy: {side.copy():.1f} s")
             _retain(options.retention, running)
-            folders = [running.warehouse / folder for folder in _folders().values()]
+            folders = [Path(running.warehouse.path) / folder for folder in _folders().values()]
             with vacuuming(folders, options.vacuum):
                 samples = _samples(options, publisher, running)
             _write(options, samples)
@@ -109,7 +109,7 @@ def _retain(minutes: float, running: BenchNode) -> None:
     interval = f"interval {minutes:.0f} minutes"
     names = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
     for folder in _folders().values():
-        table = DeltaTable(running.warehouse / folder)
+        table = DeltaTable(Path(running.warehouse.path) / folder)
         table.alter.set_table_properties(dict.fromkeys(names, interval))
 
 
@@ -124,7 +124,9 @@ def _sample(at: float, commits: list[Commit], follower: Follower, running: Bench
 
 
 def _sizes(running: BenchNode) -> dict[str, TableSize]:
-    return {name: size_of(running.warehouse / folder) for name, folder in _folders().items()}
+    return {
+        name: size_of(Path(running.warehouse.path) / folder) for name, folder in _folders().items()
+    }
 
 
 def _line(sample: Sample) -> str:

@@ -50,7 +50,7 @@ class NativeSubscriber(Side):
         began = time.monotonic()
         self._subscriber.execute(
             f"CREATE SUBSCRIPTION {self._subject.name}"
-            f" CONNECTION '{self._publisher.conninfo}' PUBLICATION {self._subject.name}"
+            f" CONNECTION '{self._publisher.seen_at}' PUBLICATION {self._subject.name}"
             f" WITH (binary = {self._binary})"
         )
         self._wait_states("'f', 's', 'r'")

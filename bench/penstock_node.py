@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from cut_log import CutLog
+from cut_log import CutLog, Place
 from penstock import Node
 from penstock.embedded import NodeProcess
 from penstock.lakehouse.warehouse import Warehouse
@@ -38,16 +37,26 @@ class BenchNode:
     """A node; the publisher is the one that it is warmed by."""
 
     def __init__(
-        self, folder: Path, publisher: Server, *, fsync: bool, stream_backlog: bool = False
+        self,
+        folder: Path,
+        publisher: Server,
+        *,
+        fsync: bool,
+        stream_backlog: bool = False,
+        bucket: Place | None = None,
     ) -> None:
+        """``bucket``: an object store's, for the warehouse; None: the warehouse is in ``folder``.
+        The environment says how to reach the store."""
         self.publisher = publisher
         parameters: dict[str, Any] = {"fsync": fsync}
         if stream_backlog:
             parameters["backlog_copy_threshold"] = -1
+        if bucket is not None:
+            parameters["warehouse"] = f"s3://{bucket.path}"
         self.process = NodeProcess(folder)
         self.process.init(parameters)
         self.process.environment["PENSTOCK_LOG"] = "DEBUG"
-        self.warehouse = folder / "warehouse"
+        self.warehouse = Place.local(folder / "warehouse") if bucket is None else bucket
         self.node = Node(folder)
 
     def start(self) -> float:
@@ -76,7 +85,7 @@ class BenchNode:
     def subscribe(self, name: str, slot: str, *, binary: bool = False) -> None:
         """To the publication that is called like the subscription."""
         self.node.sql(
-            f"CREATE SUBSCRIPTION {name} CONNECTION '{self.publisher.conninfo}'"
+            f"CREATE SUBSCRIPTION {name} CONNECTION '{self.publisher.seen_at}'"
             f" PUBLICATION {name} WITH (slot_name = {slot}, binary = {str(binary).lower()})"
         )
 
@@ -107,8 +116,7 @@ class PenstockSubscriber(Side):
         self._running.node.sql(f"DROP SUBSCRIPTION {self._subject.name}")
         # Like the native side, which truncates: the next copy wants empty tables.
         for table in self._subject.tables:
-            folder = self._running.warehouse / "public" / table.name
-            subprocess.run(["rm", "-rf", folder], check=True)
+            self._running.warehouse.at("public", table.name).remove()
 
     def disable(self) -> None:
         self._running.node.sql(f"ALTER SUBSCRIPTION {self._subject.name} DISABLE")

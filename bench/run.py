@@ -18,28 +18,31 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 import history
 from budget import Budget
 from context import Bench, Outcome, Sizes
+from cut_log import Place
+from distance import distant
 from figure import table
+from fix_object_store import object_store
 from options import parsed, parser_of, size_options, sizes_of
 from penstock_node import BenchNode
 from progress import say
 from servers import Server, clusters
 from workloads import accounts, inserts, many_tables, publishing, real_rows, ten_tables, tpcb, uuids
 
-Place = TypeVar("Place")
+Where = TypeVar("Where")
 
 
 @dataclass(frozen=True, slots=True)
-class Workload(Generic[Place]):
+class Workload(Generic[Where]):
     """``seconds``: about what it takes on 2 cores with one run of each figure."""
 
-    run: Callable[[Place], Outcome]
+    run: Callable[[Where], Outcome]
     seconds: float
 
 
@@ -68,7 +71,8 @@ SUBSCRIBING: Final[Mapping[str, Workload[Bench]]] = {
     "uuids": Workload(uuids.backlog, 20),
     "growth": Workload(uuids.growth, 110),
     "steady": Workload(accounts.steady, 110),
-    "steady-20": Workload(many_tables.steady, 105),
+    "steady-20": Workload(functools.partial(many_tables.steady, tables=20, rate=100), 105),
+    "steady-1000": Workload(functools.partial(many_tables.steady, tables=1000, rate=50), 240),
     "steady-tpcb": Workload(tpcb.steady, 115),
 }
 PUBLISHING: Final[Mapping[str, Workload[publishing.Publishers]]] = {
@@ -96,7 +100,12 @@ def main() -> int:
             where = Path(scratch) / "node"
             with publishing.publishers(options, sizes, budget, where) as place:
                 outcomes |= _run(published, place, budget)
-    figures = [figure for outcome in outcomes.values() for figure in outcome.figures]
+    beside = _where(options)
+    figures = [
+        replace(figure, workload=figure.workload + beside)
+        for outcome in outcomes.values()
+        for figure in outcome.figures
+    ]
     say(table(figures))
     differing = [name for name, outcome in outcomes.items() if not outcome.equal]
     say(f"THE SIDES DIFFER: {', '.join(differing)}" if differing else "all sides are equal")
@@ -110,7 +119,7 @@ def main() -> int:
 
 
 def _run(
-    chosen: Mapping[str, Workload[Place]], place: Place, budget: Budget
+    chosen: Mapping[str, Workload[Where]], place: Where, budget: Budget
 ) -> Iterator[tuple[str, Outcome]]:
     for name, workload in chosen.items():
         say(f"--- {name}")
@@ -128,8 +137,10 @@ def _subscribers(options: argparse.Namespace, sizes: Sizes, budget: Budget) -> I
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
         clusters(sizes.rows, fsync=options.fsync, shared_buffers=buffers) as (first, second),
-        closing(Server(first.conninfo())) as publisher,
+        _way(first.port, options.round_trip) as port,
+        closing(Server(first.conninfo(), f"{first.conninfo()} port={port}")) as publisher,
         closing(Server(second.conninfo())) as subscriber,
+        _bucket(Path(scratch) / "s3", wanted=options.s3) as bucket,
     ):
         tpcb.publish(publisher)
         running = BenchNode(
@@ -137,6 +148,7 @@ def _subscribers(options: argparse.Namespace, sizes: Sizes, budget: Budget) -> I
             publisher,
             fsync=options.fsync,
             stream_backlog=options.stream_backlog,
+            bucket=bucket,
         )
         try:
             say(f"node: start to first cut {running.start():.1f} s (not part of any figure below)")
@@ -148,9 +160,31 @@ def _subscribers(options: argparse.Namespace, sizes: Sizes, budget: Budget) -> I
             running.stop()
 
 
+@contextmanager
+def _way(port: int, round_trip_ms: float) -> Iterator[int]:
+    """The port at which subscribers find the publisher."""
+    if not round_trip_ms:
+        yield port
+        return
+    with distant(port, round_trip_ms / 1000) as other:
+        yield other
+
+
+@contextmanager
+def _bucket(folder: Path, *, wanted: bool) -> Iterator[Place | None]:
+    """A bucket for the node's warehouse; None: it is on this machine."""
+    if not wanted:
+        yield None
+        return
+    folder.mkdir()
+    with object_store(folder) as store:
+        os.environ.update(store.environment)
+        yield Place(store.filesystem(), store.bucket())
+
+
 def _chosen(
-    workloads: Mapping[str, Workload[Place]], only: Sequence[str]
-) -> dict[str, Workload[Place]]:
+    workloads: Mapping[str, Workload[Where]], only: Sequence[str]
+) -> dict[str, Workload[Where]]:
     return {name: workload for name, workload in workloads.items() if name in only}
 
 
@@ -179,12 +213,28 @@ def _options() -> argparse.Namespace:
         action="store_true",
         help="Penstock streams backlogs from the walsender and does not fetch them by COPY",
     )
+    parser.add_argument(
+        "--s3", action="store_true", help="the node's warehouse is in an S3 on this machine"
+    )
+    parser.add_argument(
+        "--round-trip",
+        type=float,
+        default=0.0,
+        help="milliseconds from the subscribers to the publisher and back, more than there are (0)",
+    )
     options = parsed(parser)
     if unknown := set(options.only) - set(names):
         parser.error(f"no workload is called {', '.join(sorted(unknown))}")
     if sizes_of(options).transactions % 4:
         parser.error("--transactions must be a multiple of 4")
     return options
+
+
+def _where(options: argparse.Namespace) -> str:
+    """What of the machine is not as usual, for the names of figures."""
+    found = ["warehouse in S3"] * options.s3
+    found += [f"round trip {options.round_trip:g} ms"] * bool(options.round_trip)
+    return "".join(f", {each}" for each in found)
 
 
 def _machine(options: argparse.Namespace) -> str:

@@ -51,10 +51,14 @@ def clusters(
 
 
 class Server:
-    """One connection to a server; every statement is a transaction of its own."""
+    """One connection to a server; every statement is a transaction of its own.
 
-    def __init__(self, conninfo: str) -> None:
+    ``seen_at``: the connection string of its subscribers, whose way may be longer.
+    """
+
+    def __init__(self, conninfo: str, seen_at: str | None = None) -> None:
         self.conninfo = conninfo
+        self.seen_at = seen_at or conninfo
         self.connection: psycopg.Connection[Any] = psycopg.connect(conninfo, autocommit=True)
         # the first line of postmaster.pid (miscadmin.h)
         self._postmaster = int(self.value("SELECT pg_read_file('postmaster.pid')").split()[0])

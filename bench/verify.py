@@ -20,7 +20,7 @@ from typing import Final
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from cut_log import CutLog
+from cut_log import CutLog, Place
 from options import common_options, parsed
 from penstock import Node
 from penstock.embedded import EmbeddedPostgres, NodeProcess
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _subscribe(process: NodeProcess, server: Server) -> None:
-    cuts = CutLog(process.warehouse, SUBSCRIPTION)
+    cuts = CutLog(Place.local(process.warehouse), SUBSCRIPTION)
     Node(process.folder).sql(
         f"CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION '{server.conninfo}'"
         f" PUBLICATION {SUBSCRIPTION}"

@@ -64,8 +64,8 @@ class ObjectStore:
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
     """The server."""
     folder = tmp_path_factory.mktemp("s3")
-    with _running(folder) as port:
-        yield ObjectStore(f"http://127.0.0.1:{port}")
+    with object_store(folder) as store:
+        yield store
 
 
 @pytest.fixture
@@ -77,7 +77,8 @@ def s3(s3_server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
 
 
 @contextlib.contextmanager
-def _running(folder: Path) -> Iterator[int]:
+def object_store(folder: Path) -> Iterator[ObjectStore]:
+    """A server with its data in ``folder``, until the block ends."""
     ports = _free_ports(8)
     identity = {
         "name": "tests",
@@ -119,7 +120,7 @@ def _running(folder: Path) -> Iterator[int]:
         server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:
         _wait_for(ports[6], server, folder / "server.log")
-        yield ports[6]
+        yield ObjectStore(f"http://127.0.0.1:{ports[6]}")
     finally:
         server.kill()  # when asked, it takes ten seconds
         server.wait()

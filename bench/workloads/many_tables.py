@@ -1,50 +1,50 @@
-"""Commits that change one of twenty small tables each, at a steady rate.
+"""Commits that change one of many small tables each, at a steady rate.
 
-In: nothing but their number. Out: a figure.
+In: the number of tables. Out: a figure.
 """
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from context import Bench, Outcome
 from kinds import steady_rate
 from subject import Subject, Table
 
-_TABLES: Final = 20
 _ROWS: Final = 1000
-_RATE: Final = 100.0
-_NAMES: Final = tuple(f"many_{number:02}" for number in range(_TABLES))
-_MANY: Final = Subject(
-    "bench_many",
-    tuple(Table(name, ("n", "id * n"), "id bigint, n bigint NOT NULL", "id") for name in _NAMES),
-    touch=f"UPDATE {_NAMES[0]} SET n = n WHERE id = 1",
-    fill=tuple(
-        f"INSERT INTO {name} SELECT i, i FROM generate_series(1, {_ROWS}) i" for name in _NAMES
-    ),
-)
+"""Of each table."""
 
 
-def steady(bench: Bench) -> Outcome:
-    """One update a transaction."""
-    with bench.subject(_MANY), bench.subscribed(_MANY) as sides:
+def steady(bench: Bench, *, tables: int, rate: float) -> Outcome:
+    """One update a transaction, ``rate`` transactions a second."""
+    names = [f"many_{number:03}" for number in range(tables)]
+    subject = Subject(
+        "bench_many",
+        tuple(Table(name, ("n", "id * n"), "id bigint, n bigint NOT NULL", "id") for name in names),
+        touch=f"UPDATE {names[0]} SET n = n WHERE id = 1",
+        fill=tuple(
+            f"INSERT INTO {name} SELECT i, i FROM generate_series(1, {_ROWS}) i" for name in names
+        ),
+    )
+    with bench.subject(subject), bench.subscribed(subject) as sides:
         figure = steady_rate(
             bench,
-            _MANY,
+            subject,
             sides,
-            _updates,
-            what=f"commit to visible, {_TABLES} tables, {_RATE:.0f}/s",
-            rate=_RATE,
+            functools.partial(_updates, names),
+            what=f"commit to visible, {tables} tables, {rate:.0f}/s",
+            rate=rate,
         )
-        return Outcome([figure], bench.equal(_MANY, sides))
+        return Outcome([figure], bench.equal(subject, sides))
 
 
-def _updates() -> Iterator[str]:
+def _updates(names: Sequence[str]) -> Iterator[str]:
     draw = random.Random(42)
     while True:
         yield (
-            f"UPDATE {draw.choice(_NAMES)} SET n = n + {draw.randint(1, 99)}"
+            f"UPDATE {draw.choice(names)} SET n = n + {draw.randint(1, 99)}"
             f" WHERE id = {draw.randint(1, _ROWS)}"
         )
