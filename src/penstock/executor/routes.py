@@ -132,11 +132,11 @@ class Route:
     def check(self, rows: DataFrame, numbers: Iterable[int], columns: Sequence[LakeColumn]) -> None:
         """Check that every row of a frame has a leaf. ``numbers``: all values of its column
         ``ROUTE``; ``columns``: the table's columns. Raises PenstockError (23514)."""
-        for number in numbers:
-            if number < 0:
-                names = [quoted(column.delta) for column in columns]
-                found = rows.where(f"{ROUTE} = {number}").select(*names).limit(1).toArrow()
-                raise self.error(found.combine_chunks().to_batches()[0], number)
+        if any(number < 0 for number in numbers):
+            names = [quoted(column.delta) for column in columns]
+            first = rows.where(f"{ROUTE} < 0").select(*names, ROUTE).limit(1).toArrow()
+            number = first.column(ROUTE)[0].as_py()
+            raise self.error(first.drop_columns([ROUTE]).combine_chunks().to_batches()[0], number)
 
 
 def route(
