@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Final
 
 import psycopg
@@ -60,8 +61,6 @@ class Server:
         self.conninfo = conninfo
         self.seen_at = seen_at or conninfo
         self.connection: psycopg.Connection[Any] = psycopg.connect(conninfo, autocommit=True)
-        # the first line of postmaster.pid (miscadmin.h)
-        self._postmaster = int(self.value("SELECT pg_read_file('postmaster.pid')").split()[0])
 
     def close(self) -> None:
         self.connection.close()
@@ -74,8 +73,13 @@ class Server:
         return None if row is None else row[0]
 
     def cpu_seconds(self) -> float:
-        """Of the whole server so far."""
+        """Of the whole server so far, which is a PostgreSQL on this machine."""
         return server_cpu_seconds(self._postmaster)
+
+    @cached_property
+    def _postmaster(self) -> int:
+        """The first line of postmaster.pid (miscadmin.h)."""
+        return int(self.value("SELECT pg_read_file('postmaster.pid')").split()[0])
 
     def wait_for(self, sql: str, seconds: float, pause: float = 0.005) -> None:
         """Wait until the query returns true. Raises TimeoutError."""
