@@ -79,6 +79,8 @@ PUBLISHING: Final[Mapping[str, Workload[publishing.Publishers]]] = {
     "publishing": Workload(publishing.large, 140),
     "publishing-small": Workload(publishing.small, 105),
 }
+_IF_NAMED: Final = ("steady-1000",)
+"""Workloads that take long, and run only if they are named."""
 _PACKAGES: Final = ("penstock", "pyspark", "deltalake", "duckdb", "pyarrow", "psycopg")
 
 
@@ -193,7 +195,7 @@ def _options() -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument(
         "--only",
-        default=names,
+        default=tuple(name for name in names if name not in _IF_NAMED),
         type=lambda text: tuple(text.split(",")),
         help="workloads, joined by commas: " + ", ".join(names),
     )
