@@ -53,8 +53,7 @@ def main() -> int:
             side = PenstockSubscriber(running, tpcb.TPCB)
             say(f"copy: {side.copy():.1f} s")
             _retain(options.retention, running)
-            folders = [Path(running.warehouse.path) / folder for folder in _folders().values()]
-            with vacuuming(folders, options.vacuum):
+            with vacuuming([*_folders(running).values()], options.vacuum):
                 samples = _samples(options, publisher, running)
             _write(options, samples)
             side = PenstockSubscriber(running, tpcb.TPCB)  # the first entries of the log are gone
@@ -108,14 +107,16 @@ def _retain(minutes: float, running: BenchNode) -> None:
     """So that an hour shows what comes after: by default, logs and tombstones stay for 2 days."""
     interval = f"interval {minutes:.0f} minutes"
     names = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
-    for folder in _folders().values():
-        table = DeltaTable(Path(running.warehouse.path) / folder)
+    for folder in _folders(running).values():
+        table = DeltaTable(folder)
         table.alter.set_table_properties(dict.fromkeys(names, interval))
 
 
-def _folders() -> dict[str, str]:
-    folders = {table.name: f"public/{table.name}" for table in tpcb.TPCB.tables}
-    return folders | {folder.rpartition("/")[2]: folder for folder in _SIDE_TABLES}
+def _folders(running: BenchNode) -> dict[str, Path]:
+    """By the names of the tables."""
+    tables = (f"public/{table.name}" for table in tpcb.TPCB.tables)
+    found = (Path(running.warehouse.path, folder) for folder in (*tables, *_SIDE_TABLES))
+    return {folder.name: folder for folder in found}
 
 
 def _sample(at: float, commits: list[Commit], follower: Follower, running: BenchNode) -> Sample:
@@ -124,9 +125,7 @@ def _sample(at: float, commits: list[Commit], follower: Follower, running: Bench
 
 
 def _sizes(running: BenchNode) -> dict[str, TableSize]:
-    return {
-        name: size_of(Path(running.warehouse.path) / folder) for name, folder in _folders().items()
-    }
+    return {name: size_of(folder) for name, folder in _folders(running).items()}
 
 
 def _line(sample: Sample) -> str:
