@@ -1,11 +1,10 @@
 """Fold: reduce the change batches of one table to their net effect on it.
 
 The ChangeBatches of one relation, in order and with the positions of TRUNCATEs, become a NetChange.
-DuckDB groups the keys and sees only keys and positions. Values are picked by position from the
-Arrow columns in which they came, so no type is converted. Fold assumes that every row that a change
-names exists and that new keys do not; ``apply`` verifies this. If rows are missing, ``apply`` folds
-again without their changes, which PostgreSQL skips, too. If existing keys are not an error,
-``apply`` folds again and passes them.
+Values are picked by position from the Arrow columns in which they came, so no type is converted.
+Fold assumes that every row that a change names exists and that new keys do not; ``apply`` verifies
+this. If rows are missing, ``apply`` folds again without their changes, which PostgreSQL skips, too.
+If existing keys are not an error, ``apply`` folds again and passes them.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from penstock.pipeline.key_events import (
     REMOVE,
     KeyEvents,
     KeyTotals,
-    key_events,
     kind,
     position,
 )
@@ -168,26 +166,22 @@ class _KeyedFold:
 
     def net(self) -> NetChange:
         table, schema, changes = self.table, self.schema, self.changes
-        with key_events(schema.key, changes) as events:
-            totals = events.totals()
-            twice, local = self._made_twice(events, totals)
-            follows = not len(twice) and self._follows(totals)
-            there = totals.existed | self._replaced(totals.first)
-            found = np.sort(totals.first[there])
-            removed = events.keys(found)
-            made = np.sort(totals.first[~there])
-            absent = events.keys(made)
-            last = np.sort(position(totals.last[totals.exists]))
-            if follows:
-                dead = self._dead(events, found)
-                rows, incomplete = _versions(table, *dead.with_rows(changes, last), events, found)
-                every = (
-                    _every_version(table, changes, events, found) if self.with_versions else None
-                )
+        events = KeyEvents(schema.key, changes)
+        totals = events.totals()
+        twice, local = self._made_twice(events, totals)
         if len(twice):
             return self._kept(position(twice), local)
-        if not follows:
+        if not self._follows(totals):
             return self._without(np.empty(0, np.int64))
+        there = totals.existed | self._replaced(totals.first)
+        found = np.sort(totals.first[there])
+        removed = events.keys(found)
+        made = np.sort(totals.first[~there])
+        absent = events.keys(made)
+        last = np.sort(position(totals.last[totals.exists]))
+        dead = self._dead(events, found)
+        rows, incomplete = _versions(table, *dead.with_rows(changes, last), events, found)
+        every = _every_version(table, changes, events, found) if self.with_versions else None
         return NetChange(
             table,
             schema,
@@ -263,8 +257,8 @@ class _KeyedFold:
     def _without(self, missing: Integers) -> NetChange:
         """Fold again without changes of missing rows. ``missing``: first events of keys that have
         no row."""
-        with key_events(self.schema.key, self.changes) as events:
-            gone = changes_of_missing(*events.grouped(), missing, self.truncate)
+        events = KeyEvents(self.schema.key, self.changes)
+        gone = changes_of_missing(*events.grouped(), missing, self.truncate)
         if not len(gone):
             raise ProtocolViolation(
                 f'changes of table "{self.table}" do not follow from one another'
@@ -286,8 +280,8 @@ class _KeyedFold:
         other keys that the target has."""
         at = position(there)
         if self.options.conflict_resolution == KEEP_LOCAL and self._told_enough:
-            with key_events(self.schema.key, self.changes) as events:
-                at = find_existing_keys(*events.grouped(), np.concatenate([there, found]))
+            events = KeyEvents(self.schema.key, self.changes)
+            at = find_existing_keys(*events.grouped(), np.concatenate([there, found]))
         if self.options.conflict_resolution == KEEP_LOCAL:
             return self._kept(at, local)
         met = self._mask(at)

@@ -1,20 +1,21 @@
-"""Key events: the effects of changes on keys. DuckDB groups them by keys of any type.
+"""Key events: the effects of changes on keys.
 
-From a run of changes and their key columns, DuckDB computes each distinct key's first and last
-event and balance. It also lists all events with their key's number, to follow single rows. An event
-is an integer: the position of a change * 4 + its effect on the key (REMOVE, TOUCH or CREATE). A
-change of the key itself is two events: REMOVE of the old key, CREATE of the new one.
+From a run of changes and their key columns come each distinct key's first and last event and
+balance, and all events with their key, to follow single rows. An event is an integer: the position
+of a change * 4 + its effect on the key (REMOVE, TOUCH or CREATE). A change of the key itself is two
+events: REMOVE of the old key, CREATE of the new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.pipeline.changes import DELETE, INSERT, UPDATE, Changes
 from penstock.pipeline.columns import Integers, Mask
@@ -57,74 +58,95 @@ class KeyTotals:
 
 
 class KeyEvents:
-    """The key events of one run of changes in DuckDB; made by ``key_events``."""
+    """The key events of one run of changes, by the columns ``key``."""
 
-    def __init__(self, new: pa.Table, old: pa.Table | None, source: str) -> None:
-        self._new = new
-        self._old = old
-        self._source = source
-        self._columns = ", ".join(f"k{i}" for i in range(new.num_columns))
+    def __init__(self, key: Sequence[str], changes: Changes) -> None:
+        new = changes.new.select(key)
+        old = None if changes.old is None else changes.old.select(key)
+        self._keys = new if old is None else pa.concat_tables([new, old])
+        self._new_rows = new.num_rows
+        number = key_numbers(self._keys)
+        self._event, row = _events(changes, number)
+        self._number = number[row]
 
     def totals(self) -> KeyTotals:
         """Return first event, last event and balance of each distinct key, in no order."""
-        result = self._fetch(
-            "select min(event) as first, max(event) as last, "
-            f"sum((event & 3) - 1)::bigint as balance from ({self._source}) "
-            f"group by {self._columns}"
-        )
-        return KeyTotals(result["first"], result["last"], result["balance"])
+        seen = self._first >= 0
+        last = np.empty_like(self._first)
+        last[self._number] = self._event  # of several events of a key, the last one stays
+        balance = np.bincount(self._number, kind(self._event) - TOUCH, len(last)).astype(np.int64)
+        return KeyTotals(self._first[seen], last[seen], balance[seen])
 
     def grouped(self) -> tuple[Integers, Integers]:
         """Return all events and, aligned, the first event of the same key, which names the key."""
-        result = self._fetch(
-            f"select event, min(event) over (partition by {self._columns}) as key "
-            f"from ({self._source})"
-        )
-        return result["event"], result["key"]
+        return self._event, self._first[self._number]
 
     def keys(self, event: Integers) -> pa.Table:
         """Return the keys of the events."""
-        if self._old is None:
-            return self._new.take(pa.array(position(event)))
-        row = np.where(kind(event) == REMOVE, position(event) + self._new.num_rows, position(event))
-        return pa.concat_tables([self._new, self._old]).take(pa.array(row))
+        return self._keys.take(pa.array(_rows(event, self._new_rows)))
 
-    def _fetch(self, query: str) -> dict[str, Integers]:
-        result = connection().execute(query).fetchnumpy()
-        return {name: np.asarray(values, np.int64) for name, values in result.items()}
+    @cached_property
+    def _first(self) -> Integers:
+        """The first event of each key by its number; -1 if no event has the key."""
+        first = np.full(int(self._number.max(initial=-1)) + 1, -1, np.int64)
+        first[self._number[::-1]] = self._event[::-1]
+        return first
 
 
-@contextmanager
-def key_events(key: tuple[str, ...], changes: Changes) -> Iterator[KeyEvents]:
-    """Yield the events of ``changes`` by the columns ``key``. Meanwhile DuckDB has the Arrow data
-    registered."""
-    new = changes.new.select(key)
-    old = None if changes.old is None else changes.old.select(key)
-    count = range(len(key))
-    columns = {f"n{i}": new.column(i) for i in count}
-    columns |= {"operation": pa.array(changes.operation), "i": pa.array(np.arange(len(changes)))}
-    if old is not None:
-        columns |= {f"o{i}": old.column(i) for i in count}
-        columns["old_kind"] = pa.array(changes.old_kind)
-    connection().register("changes", pa.table(columns))
+def _events(changes: Changes, number: Integers) -> tuple[Integers, Integers]:
+    """Return all events in order, and the row of each one's key among the new and old rows.
+    ``number``: the number of each row's key."""
+    operation, count = changes.operation, len(changes)
+    at = np.arange(count)
+    deletes, creates = operation == DELETE, operation == INSERT
+    removes = deletes
+    if changes.old is not None:
+        differs = number[:count] != number[count:]
+        moves = (operation == UPDATE) & (changes.old_kind != 0) & differs
+        creates, removes = creates | moves, deletes | moves
+    made = (at * 4 + np.where(creates, CREATE, TOUCH))[~deletes]
+    event = np.concatenate([made, at[removes] * 4 + REMOVE])
+    event.sort(kind="stable")
+    return event, _rows(event, count)
+
+
+def _rows(event: Integers, new_rows: int) -> Integers:
+    """Return the row of each event's key: among the new rows, or behind them among the old ones."""
+    return np.where(kind(event) == REMOVE, position(event) + new_rows, position(event))
+
+
+# Numbers of keys. Equal is what DuckDB groups: NULL equals NULL, NaN equals NaN, and 0 equals -0.
+
+
+def key_numbers(keys: pa.Table) -> Integers:
+    """Return a number from 0 on for each row, the same for equal keys and no others."""
+    whole, *rest = (_numbers(column) for column in keys.columns)
+    for column in rest:
+        both = whole * (int(column.max(initial=0)) + 1) + column
+        whole = _numbers(pa.chunked_array([pa.array(both)]))
+    return whole
+
+
+def _numbers(column: pa.ChunkedArray) -> Integers:
+    if pa.types.is_floating(column.type):
+        nan = pa.scalar(float("nan"), column.type)
+        column = pc.if_else(pc.is_nan(column), nan, pc.add(column, pa.scalar(0.0, column.type)))
     try:
-        yield KeyEvents(new, old, _source(count, old is not None))
+        found = column.dictionary_encode("encode")  # all chunks share a dictionary
+    except pa.ArrowNotImplementedError:  # nested values
+        return _grouped_by_duckdb(column)
+    numbers = [np.asarray(chunk.indices, np.int64) for chunk in found.chunks]
+    return np.concatenate([np.empty(0, np.int64), *numbers])
+
+
+def _grouped_by_duckdb(column: pa.ChunkedArray) -> Integers:
+    rows = pa.table({"key": column, "i": pa.array(np.arange(len(column)))})
+    connection().register("keys", rows)
+    try:
+        found = connection().execute("select i, min(i) over (partition by key) as first from keys")
+        result = found.fetchnumpy()
     finally:
-        connection().unregister("changes")
-
-
-def _source(count: range, has_old: bool) -> str:
-    """Return SQL for all events: key columns k0, k1 ... and ``event``."""
-    new = ", ".join(f"n{i} as k{i}" for i in count)
-    if not has_old:
-        what = f"case operation when {INSERT} then {CREATE} else {TOUCH} end"
-        return f"select {new}, i * 4 + {what} as event from changes"
-    old = ", ".join(f"o{i} as k{i}" for i in count)
-    differs = " or ".join(f"n{i} is distinct from o{i}" for i in count)
-    moved = f"(operation = {UPDATE} and old_kind <> 0 and ({differs}))"
-    what = f"case when operation = {INSERT} or {moved} then {CREATE} else {TOUCH} end"
-    return (
-        f"select {new}, i * 4 + {what} as event from changes where operation <> {DELETE} "
-        f"union all select {old}, i * 4 + {REMOVE} as event from changes "
-        f"where operation = {DELETE} or {moved}"
-    )
+        connection().unregister("keys")
+    first = np.empty(len(column), np.int64)
+    first[result["i"]] = result["first"]
+    return first
