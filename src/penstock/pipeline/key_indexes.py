@@ -49,6 +49,8 @@ _SECONDS_PER_ROW: Final = 1e-6
 _HERE_SECONDS: Final = 1.0
 """The estimate up to which an index is made in this process, beside the batches: if only sessions
 write, Spark may not have been started."""
+_BUILDER_STAYS_S: Final = 10.0
+"""Seconds for which the thread that makes indexes waits for more to do."""
 _SUFFIX: Final = ".index"
 
 _Key = tuple[str, str, tuple[str, ...], tuple[str, ...]]
@@ -137,7 +139,7 @@ class KeyIndexes:
     def settle(self) -> None:
         """Wait until no index is due."""
         with self._changed:
-            self._changed.wait_for(lambda: self._builder is None or self._closed)
+            self._changed.wait_for(lambda: not self._queued or self._closed)
 
     def _hold(self, key: _Key, index: FileIndex | None, size: int) -> FileIndex | None:
         with self._changed:
@@ -181,6 +183,7 @@ class KeyIndexes:
             return
         self._queued.add(key)
         (self._due.appendleft if soon else self._due.append)((spark, item))
+        self._changed.notify_all()
         if self._builder is None:
             self._builder = threading.Thread(target=self._build, name="key index", daemon=True)
             self._builder.start()
@@ -188,15 +191,17 @@ class KeyIndexes:
     def _build(self) -> None:
         while True:
             with self._changed:
+                # A new thread for each batch would take a millisecond of it.
+                self._changed.wait_for(lambda: self._due or self._closed, _BUILDER_STAYS_S)
                 if not self._due or self._closed:
                     self._builder = None
-                    self._changed.notify_all()
                     return
                 spark, item = self._due.popleft()
             self._build_in_background(spark, item)
             with self._changed:
                 self._queued.discard(_key(item))
                 self._asked.pop(_key(item), None)
+                self._changed.notify_all()
 
     def _build_in_background(self, spark: Spark, item: IndexItem) -> None:
         small = item.rows <= _SMALL_ROWS
