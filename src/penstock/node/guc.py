@@ -238,7 +238,7 @@ class Parameters:
     """Changes received and not applied yet; more than this spills or waits at the publisher."""
     apply_batch_rows: int = number(1_000_000, 1)
     """Messages in one batch."""
-    apply_batch_delay: float = milliseconds(0.2)
+    apply_batch_delay: float = milliseconds(0.1)
     """Seconds for which a finished transaction waits for further ones."""
     apply_batch_idle: float = milliseconds(0.01)
     """A batch is closed when nothing has come for this long."""
