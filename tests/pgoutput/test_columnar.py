@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from penstock.attribute import Attribute
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import PenstockError, ProtocolViolation
 from penstock.lsn import Lsn
+from penstock.pgoutput import columnar
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.columnar import ColumnarDecoder, DecodedChunk, MessageChunk, check_commits
 from penstock.pgoutput.decoder import Decoder
@@ -26,6 +27,14 @@ from penstock.relation import Relation, ReplicaIdentity
 from pgoutput.strategies import chunk_of, chunks
 
 NOTHING = "nothing"
+
+
+@pytest.fixture(scope="module", params=[columnar._BLOCK_BYTES, 100], autouse=True)
+def blocks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Chunks are decoded whole, and some messages at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columnar, "_BLOCK_BYTES", request.param)
+        yield
 
 
 @dataclass
@@ -172,7 +181,9 @@ def test_both_decoders_agree(messages: list[m.Message], cut: int) -> None:
     relations: dict[int, Relation] = {}
     for part in (messages[:cut], messages[cut:]):
         wanted = read_one_by_one([encode(message) for message in part], relations)
-        got = rows_of(decoder.decode(MessageChunk.from_copy_data(frames(part))))
+        halves = (part[: len(part) // 2], part[len(part) // 2 :])
+        parts = [MessageChunk.from_copy_data(frames(half)) for half in halves]
+        got = rows_of(decoder.decode(*parts))
         assert same(got.changes, wanted.changes)
         assert got.truncates == wanted.truncates
         assert got.commits == wanted.commits

@@ -32,7 +32,8 @@ def transactions(sizes: list[list[int]]) -> list[bytes]:
 def frames_of(batch: object) -> list[bytes]:
     frames: list[bytes] = []
     for piece in batch.pieces:  # type: ignore[attr-defined]
-        frames += [HEADER + message for message in piece.chunk().messages()]
+        for chunk in piece.chunks():
+            frames += [HEADER + message for message in chunk.messages()]
     return frames
 
 

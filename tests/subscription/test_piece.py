@@ -45,10 +45,9 @@ def piece_of(given_messages: list[bytes], cuts: list[int]) -> Piece:
 
 
 def held(piece: Piece) -> list[bytes]:
-    chunk = piece.chunk()
-    if len(chunk):
-        assert int(chunk.ends.max()) <= len(chunk.buffer)
-    return list(chunk.messages())
+    for chunk in piece.chunks():
+        assert int(chunk.ends.max(initial=0)) <= len(chunk.buffer)
+    return [message for chunk in piece.chunks() for message in chunk.messages()]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

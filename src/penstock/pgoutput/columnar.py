@@ -1,7 +1,7 @@
 """The fast decoder: it turns runs of messages into Arrow columns, without Python per row.
 
-A ``MessageChunk`` of protocol version 1 becomes a ``DecodedChunk``: row changes per relation,
-truncates and commits. The relation map is kept from chunk to chunk. The apply worker checks that
+Chunks of messages of protocol version 1 become a ``DecodedChunk``: row changes per relation,
+truncates and commits. The relation map is kept from call to call. The apply worker checks that
 transactions are complete and that commits match their Begin (``check_commits``). ``decoder`` is the
 readable decoder of single messages; a property test keeps both equal (law 7).
 """
@@ -9,8 +9,9 @@ readable decoder of single messages; a property test keeps both equal (law 7).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -135,6 +136,43 @@ class MessageChunk:
         return MessageChunk(self.buffer[first:last], starts, ends)
 
 
+_BLOCK_BYTES: Final = 4 << 20
+"""Bytes of messages that are decoded at a time, or one larger message. They stay in the processor's
+cache while column after column is read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """Messages that are decoded at a time. ``first``: the sequence of the first one; ``kind``: the
+    type byte of each."""
+
+    first: int
+    buffer: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    kind: NDArray[np.uint8]
+
+    def relation_oid(self, at: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Return the OID of the relation that row changes name, at these places in the block."""
+        return window(self.buffer, ">u4")[self.starts[at] + 1].astype(np.int64)
+
+
+def _blocks(chunks: Iterable[MessageChunk]) -> Iterator[_Block]:
+    """Divide chunks into blocks. Raises ProtocolViolation if a message is empty."""
+    first = 0
+    for chunk in chunks:
+        if (chunk.ends <= chunk.starts).any():
+            raise ProtocolViolation("insufficient data left in message")
+        buffer, kinds, begin = np.frombuffer(chunk.buffer, np.uint8), chunk.kinds, 0
+        while begin < len(chunk):
+            full = np.searchsorted(chunk.ends, chunk.starts[begin] + _BLOCK_BYTES, "right")
+            end = max(begin + 1, int(full))
+            starts, ends = chunk.starts[begin:end], chunk.ends[begin:end]
+            yield _Block(first + begin, buffer, starts, ends, kinds[begin:end])
+            begin = end
+        first += len(chunk)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangeBatch:
     """All row changes of one relation (one version of its definition) in a chunk, in order.
@@ -159,6 +197,36 @@ class ChangeBatch:
 
     def __len__(self) -> int:
         return len(self.sequence)
+
+    @classmethod
+    def joined(cls, batches: Sequence[ChangeBatch]) -> ChangeBatch:
+        """Return changes with the same definition, one batch after the other."""
+        if len(batches) == 1:
+            return batches[0]
+        old = [batch.old for batch in batches]
+        schema = next((rows.schema for rows in old if rows is not None), None)
+        names = dict.fromkeys(name for batch in batches for name in batch.unchanged)
+        return cls(
+            batches[0].relation,
+            np.concatenate([batch.sequence for batch in batches]),
+            np.concatenate([batch.operation for batch in batches]),
+            pa.concat_batches([batch.new for batch in batches]),
+            {name: np.concatenate([batch._unchanged(name) for batch in batches]) for name in names},
+            None
+            if schema is None
+            else pa.concat_batches([batch._old_rows(schema) for batch in batches]),
+            np.concatenate([batch.old_kind for batch in batches]),
+        )
+
+    def _unchanged(self, name: str) -> NDArray[np.bool_]:
+        mask = self.unchanged.get(name)
+        return np.zeros(len(self), bool) if mask is None else mask
+
+    def _old_rows(self, schema: pa.Schema) -> pa.RecordBatch:
+        if self.old is not None:
+            return self.old
+        nulls = [pa.nulls(len(self), each.type) for each in schema]
+        return _rows_of(pa.struct(list(schema)), len(self), nulls)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -441,68 +509,72 @@ class ColumnarDecoder:
         self.relations: dict[int, Relation] = {}
         self._find = Readers(find, find_key or find, instead)
 
-    def decode(self, chunk: MessageChunk) -> DecodedChunk:
-        """Decode all messages of a chunk; the relation map changes only if all of them succeed.
+    def decode(self, *chunks: MessageChunk) -> DecodedChunk:
+        """Decode all messages of chunks; the relation map changes only if all of them succeed.
 
-        Raises ProtocolViolation. A value that its type here cannot hold makes the changes of its
+        Raises ProtocolViolation. A value that its type here cannot hold makes changes of its
         relation ``unreadable``, and no others.
         """
-        buffer, starts, ends = np.frombuffer(chunk.buffer, np.uint8), chunk.starts, chunk.ends
-        if (ends <= starts).any():
-            raise ProtocolViolation("insufficient data left in message")
-        kind = buffer[starts]
+        definitions, blocks = _Definitions(self.relations), list(_blocks(chunks))
+        decoded = _joined([self._decode(block, definitions) for block in blocks])
+        self.relations = definitions.newest()
+        return replace(
+            decoded,
+            announced=frozenset(oid for _, oid in definitions.announced),
+            announced_leaves=tuple(_announced_leaves(definitions.announced, blocks)),
+        )
+
+    def _decode(self, block: _Block, definitions: _Definitions) -> DecodedChunk:
+        buffer, starts, ends, kind = block.buffer, block.starts, block.ends, block.kind
         if not _KNOWN[kind].all():
             raise unknown_message(int(kind[~_KNOWN[kind]][0]))
-        definitions = _Definitions(self.relations)
-        rare = tuple(self._rare(chunk, np.flatnonzero(_RARE[kind]), definitions))
-        begins, origins = kind == _BEGIN, kind == _ORIGIN
+        rare = tuple(self._rare(block, definitions))
+        begins, origins = np.flatnonzero(kind == _BEGIN), kind == _ORIGIN
         final_lsn, xid = read_begins(buffer, starts[begins], ends[begins])
         if origins.any():
             check_origins(buffer, starts[origins], ends[origins])
         commits = np.flatnonzero(kind == _COMMIT)
         commit_lsn, end_lsn, time = read_commits(buffer, starts[commits], ends[commits])
         changes, unreadable = [], []
-        for relation, rows in _runs(buffer, starts, ends, np.flatnonzero(_ROWS[kind]), definitions):
+        for relation, rows in _runs(block, definitions):
+            sequence = block.first + rows
             try:
                 changes.append(
-                    change_batch(relation, rows, buffer, starts[rows], ends[rows], self._find)
+                    change_batch(relation, sequence, buffer, starts[rows], ends[rows], self._find)
                 )
             except (ValueNotRepresentable, ProtocolViolation) as error:
                 if isinstance(error, ProtocolViolation) and error.sqlstate not in _OF_VALUES:
                     raise
-                unreadable.append(Unreadable(relation, rows, error))
-        changes.sort(key=lambda change: int(change.sequence[0]))
-        self.relations = definitions.newest()
+                unreadable.append(Unreadable(relation, sequence, error))
         return DecodedChunk(
             tuple(changes),
             tuple(event for event in rare if isinstance(event, TruncateEvent)),
-            commits,
+            block.first + commits,
             commit_lsn,
             end_lsn,
             time,
             tuple(unreadable),
             tuple(event for event in rare if not isinstance(event, TruncateEvent)),
-            np.flatnonzero(begins),
+            block.first + begins,
             final_lsn,
             xid,
-            frozenset(oid for _, oid in definitions.announced),
-            tuple(_announced_leaves(definitions.announced, kind, buffer, starts)),
         )
 
     def _rare(
-        self, chunk: MessageChunk, indexes: NDArray[np.int64], definitions: _Definitions
+        self, block: _Block, definitions: _Definitions
     ) -> Iterator[TruncateEvent | tuple[int, LogicalMessage]]:
         """Read the rare messages one by one.
 
         Learns relations, yields truncates and logical messages, checks the rest.
         """
         decoder = Decoder()
-        for index in map(int, indexes):
-            message = decoder.decode(chunk.buffer[chunk.starts[index] : chunk.ends[index]])
+        for at in np.flatnonzero(_RARE[block.kind]).tolist():
+            index = block.first + at
+            message = decoder.decode(block.buffer[block.starts[at] : block.ends[at]].tobytes())
             if isinstance(message, RelationMessage):
                 definitions.learn(index, message.relation)
             elif isinstance(message, LogicalMessage):
-                yield int(index), message
+                yield index, message
             elif isinstance(message, Truncate):
                 relations = tuple(definitions.require(oid)[-1][1] for oid in message.relation_oids)
                 yield TruncateEvent(
@@ -514,25 +586,51 @@ class ColumnarDecoder:
                 )
 
 
+def _joined(chunks: Sequence[DecodedChunk]) -> DecodedChunk:
+    """Join what was decoded block by block."""
+    runs: dict[int, list[ChangeBatch]] = {}
+    for change in itertools.chain.from_iterable(chunk.changes for chunk in chunks):
+        runs.setdefault(id(change.relation), []).append(change)
+    changes = map(ChangeBatch.joined, runs.values())
+
+    def column(of: Callable[[DecodedChunk], NDArray[np.int64]]) -> NDArray[np.int64]:
+        return np.concatenate([np.empty(0, np.int64), *map(of, chunks)])
+
+    return DecodedChunk(
+        tuple(sorted(changes, key=lambda change: int(change.sequence[0]))),
+        tuple(itertools.chain.from_iterable(chunk.truncates for chunk in chunks)),
+        column(lambda chunk: chunk.commit_sequence),
+        column(lambda chunk: chunk.commit_lsn),
+        column(lambda chunk: chunk.end_lsn),
+        column(lambda chunk: chunk.commit_time),
+        tuple(itertools.chain.from_iterable(chunk.unreadable for chunk in chunks)),
+        tuple(itertools.chain.from_iterable(chunk.messages for chunk in chunks)),
+        column(lambda chunk: chunk.begin_sequence),
+        column(lambda chunk: chunk.final_lsn),
+        column(lambda chunk: chunk.xid),
+    )
+
+
 def _announced_leaves(
-    announced: Sequence[tuple[int, int]],
-    kind: NDArray[np.uint8],
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int64],
+    announced: Sequence[tuple[int, int]], blocks: Sequence[_Block]
 ) -> Iterator[tuple[int, int, int]]:
     """Yield sequence, OID of the root and OID of the partition for each announced partition.
 
     A server announces a relation right before its change, and a partition right after the root
     under which its changes are published. TRUNCATE of several tables announces all of them.
     """
-    changes = np.flatnonzero(_CHANGES[kind])
+    if len(announced) < 2:
+        return
+    firsts = [block.first for block in blocks]
+    changes = np.concatenate([b.first + np.flatnonzero(_CHANGES[b.kind]) for b in blocks])
     for (before, root), (index, leaf) in itertools.pairwise(announced):
         place = int(np.searchsorted(changes, index))
         if root == leaf or place != np.searchsorted(changes, before):
             continue
         if place < len(changes):
-            at = changes[place]
-            if not _ROWS[kind[at]] or window(buffer, ">u4")[starts[at] + 1] == leaf:
+            block = blocks[bisect_right(firsts, changes[place]) - 1]
+            at = int(changes[place]) - block.first
+            if not _ROWS[block.kind[at]] or block.relation_oid(at) == leaf:
                 continue
         yield index, root, leaf
 
@@ -561,20 +659,14 @@ class _Definitions:
         return {oid: versions[-1][1] for oid, versions in self._of.items()}
 
 
-def _runs(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    definitions: _Definitions,
-) -> Iterator[tuple[Relation, NDArray[np.int64]]]:
-    """Yield row messages by relation and version of its definition, each in order."""
-    if (ends[rows] - starts[rows] < _MIN_ROW_SIZE).any():
+def _runs(block: _Block, definitions: _Definitions) -> Iterator[tuple[Relation, NDArray[np.int64]]]:
+    """Yield the places of row messages in a block by relation and version of its definition."""
+    rows = np.flatnonzero(_ROWS[block.kind])
+    if (block.ends[rows] - block.starts[rows] < _MIN_ROW_SIZE).any():
         raise ProtocolViolation("insufficient data left in message")
-    oids = window(buffer, ">u4")[starts[rows] + 1].astype(np.int64)
-    for oid, mine in _groups(oids, rows):
+    for oid, mine in _groups(block.relation_oid(rows), rows):
         versions = definitions.require(oid)
-        since = [index for index, _ in versions]
+        since = [index - block.first for index, _ in versions]
         if mine[0] < since[0]:
             raise _unknown_relation(oid)
         bounds = [*np.searchsorted(mine, since), len(mine)]
@@ -665,8 +757,7 @@ def record_batch(
     Raises ValueNotRepresentable and ProtocolViolation with table and column as detail.
     """
     if not relation.attributes:
-        nothing = pa.Array.from_buffers(pa.struct([]), rows, [None])
-        return pa.RecordBatch.from_struct_array(nothing)
+        return _rows_of(pa.struct([]), rows, [])
     arrays = []
     readers = find.of(relation)
     for column, (attribute, reader) in enumerate(zip(relation.attributes, readers, strict=True)):
@@ -675,6 +766,12 @@ def record_batch(
         except (ValueNotRepresentable, ProtocolViolation) as error:
             raise _located(error, relation, attribute) from error
     return pa.RecordBatch.from_arrays(arrays, [a.name for a in relation.attributes])
+
+
+def _rows_of(columns: pa.StructType, rows: int, arrays: Sequence[pa.Array]) -> pa.RecordBatch:
+    """Return a batch, which without columns has rows, too."""
+    whole = pa.Array.from_buffers(columns, rows, [None], children=list(arrays))
+    return pa.RecordBatch.from_struct_array(whole)
 
 
 def _array(

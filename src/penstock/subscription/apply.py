@@ -319,8 +319,8 @@ class Applier:
                 staged = self._take_staged(piece, open_end, skip, touched)
                 before = len(self._outcomes)
                 if staged is None:
-                    chunk = passing.rest(piece.chunk())
-                    stamps = self._decode(chunk, open_end, batch.commit_time)
+                    chunks = map(passing.rest, piece.chunks())
+                    stamps = self._decode([*chunks], open_end, batch.commit_time)
                     rows += self._stage(stamps, touched)
                 else:
                     used.append(staged)
@@ -528,11 +528,12 @@ class Applier:
                 ),
             )
 
-    def _decode(self, chunk: MessageChunk, open_end: Lsn, open_time: int) -> Stamps:
+    def _decode(self, chunks: Sequence[MessageChunk], open_end: Lsn, open_time: int) -> Stamps:
         with self._phases.phase("decode"):
-            decoded = self._decoder.decode(chunk)
+            decoded = self._decoder.decode(*chunks)
             check_commits(decoded)
-        self._piece = self._stamps.of(decoded, len(chunk), open_end, open_time)
+        size = sum(map(len, chunks))
+        self._piece = self._stamps.of(decoded, size, open_end, open_time)
         return self._piece
 
     def _stage(self, stamps: Stamps, touched: dict[TableName, Target]) -> int:

@@ -148,7 +148,8 @@ def _kinds(batch: Batch, relid: int) -> Iterator[int]:
 
 def _messages(batch: Batch) -> Iterator[bytes]:
     for piece in batch.pieces:
-        yield from piece.chunk().messages()
+        for chunk in piece.chunks():
+            yield from chunk.messages()
 
 
 def log_stop(error: Exception, subscription: str, disables: bool) -> Exception:
@@ -304,7 +305,7 @@ def finish_lsns(batch: Batch) -> set[Lsn]:
 
 
 class Passing:
-    """A filter for the pieces of a batch, in order, that removes one transaction's changes."""
+    """A filter for the messages of a batch, in order, that removes one transaction's changes."""
 
     def __init__(self, skip: Lsn) -> None:
         """``skip``: the transaction's finish LSN; INVALID: nothing is removed."""
@@ -312,7 +313,7 @@ class Passing:
         self._inside = False
 
     def rest(self, chunk: MessageChunk) -> MessageChunk:
-        """Return the messages of a piece that must be applied."""
+        """Return the messages of a chunk that must be applied."""
         if self._skip == INVALID:
             return chunk
         kinds = np.frombuffer(chunk.buffer, np.uint8)[chunk.starts]

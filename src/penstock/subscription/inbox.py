@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from penstock.cells import window
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import ProtocolViolation
+from penstock.lakehouse.batches import runs
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.columnar import MessageChunk
 from penstock.subscription.applyparallelworker import PendingRun
@@ -269,6 +270,10 @@ _FINISH_LSN_AT: Final = 2
 _END_LSN_AT: Final = 10
 _TIME_AT: Final = 18
 
+_JOINED: Final = 4 << 20
+"""Parts are joined up to this many bytes before they are decoded: each part takes half a
+millisecond."""
+
 _SMALL: Final = 64 << 10
 """Adjacent parts are joined up to this many bytes, because each part has its own arrays."""
 
@@ -352,13 +357,13 @@ class Piece:
         while len(parts) > 1 and _alike(parts[-2].chunk.size, parts[-1].chunk.size):
             parts[-2:] = [_Part.joined(parts[-2:])]
 
-    def chunk(self) -> MessageChunk:
-        """Return all messages, for the columnar decoder. A piece in memory then has one part."""
+    def chunks(self) -> list[MessageChunk]:
+        """Return all messages, for the columnar decoder; small parts are joined."""
         if self.spooled is not None:
-            return self.spooled.chunk()
-        if len(self.parts) != 1:
-            self.parts = [_Part.joined(self.parts)]
-        return self.parts[0].chunk
+            return [self.spooled.chunk()]
+        found = [part.chunk for part in self.parts]
+        sizes = np.array([chunk.size for chunk in found], np.int64)
+        return [MessageChunk.joined(found[run]) for run in runs(sizes, _JOINED)]
 
     @property
     def end_lsns(self) -> NDArray[np.uint64]:
@@ -425,7 +430,7 @@ class Piece:
 
     def spill(self, folder: Path) -> None:
         """Move the messages to disk. Raises StorageError."""
-        self.spooled = SpooledMessages.write(folder, self.chunk())
+        self.spooled = SpooledMessages.write(folder, MessageChunk.joined(self.chunks()))
         self.parts = []
 
     def forget(self) -> None:
