@@ -149,3 +149,36 @@ def test_filters_agree_with_postgresql(world: World) -> None:
         print(f"{number:6} {message}")
     assert not counts.differences, "\n".join(map(str, counts.differences))
     assert counts.pairs >= min(PAIRS, 20_000)
+
+
+DECIDED = [
+    f"f::int > 0 AND {decided}"
+    for decided in (
+        "(false AND b) IS UNKNOWN",
+        "(('f'::boolean < 'f'::boolean) AND b) IS NULL",
+        "(false AND b) IS NOT FALSE",
+        "(true OR b) IS NOT TRUE",
+        "(true OR b) IS FALSE",
+        "(false AND b) IS TRUE",
+        "NOT ((true OR b) IS NOT UNKNOWN)",
+        "(false AND b) = true",
+        "(false AND b) <> (true AND false)",
+        "(true OR b) < true",
+        "true <= (false AND b)",
+        "(false AND b) IS DISTINCT FROM false",
+        "((false AND b) IS NULL) IS NOT FALSE",
+        "(false AND b) = b",
+        "(NULL AND b) IS NULL",
+        "(b IS NULL) IS UNKNOWN",
+        "CASE WHEN true THEN false ELSE b END IS TRUE",
+    )
+] + ["f::int > 0 OR (false AND b) IS NOT UNKNOWN", "f::int > 0 OR (true OR b) >= true"]
+
+
+@pytest.mark.parametrize("text", DECIDED)
+def test_what_constants_decide_is_decided_first(text: str, world: World) -> None:
+    """PostgreSQL's planner evaluates nothing that may fail then."""
+    world.create(
+        [("f", "double precision"), ("b", "boolean")], [["inf", "t"], ["1", None], [None, "f"]]
+    )
+    agree(world, text, Counts())

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import singledispatchmethod
+from itertools import product
+from operator import eq, ge, gt, le, lt, ne
 from typing import Final
 
 from penstock.pgtypes.pg_type import (
@@ -72,6 +74,29 @@ MAX_LENGTH: Final = 1_000_000
 """The most characters of a predicate, which can grow fast: nested arithmetic repeats operands."""
 _LABELS: Final = frozenset({TEXT, VARCHAR, BPCHAR})
 _TESTS: Final = {"UNKNOWN": "NULL", "NOT UNKNOWN": "NOT NULL"}
+_BOOLEANS: Final = ("FALSE", "TRUE")
+_PASSING: Final = {
+    (negated + test, want): passing if (want == "TRUE") is not bool(negated) else others
+    for test, passing, others in (
+        ("TRUE", ("TRUE",), ("FALSE",)),
+        ("FALSE", ("FALSE",), ("TRUE",)),
+        ("UNKNOWN", (), _BOOLEANS),
+    )
+    for negated in ("", "NOT ")
+    for want in _BOOLEANS
+}
+"""Test and its result: the values, other than NULL, that give it."""
+
+
+_COMPARED: Final = {
+    (name, want): [
+        pair for pair in product(_BOOLEANS, repeat=2) if holds(*pair) is (want == "TRUE")
+    ]
+    for name, holds in {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}.items()
+    for want in _BOOLEANS
+}
+"""Comparison and its result: the pairs of booleans that give it. The word FALSE is less than TRUE,
+too."""
 
 
 def predicate(node: Node) -> Value:
@@ -177,6 +202,13 @@ class ExpressionCompiler:
                 condition = self.value(when.condition).sql
                 rest = f"CASE WHEN {condition} THEN {branch} ELSE {rest} END"
             return rest
+        if isinstance(node, NullTest | BooleanTest) and node.argument.type == BOOL:
+            ways = [((node.argument, each),) for each in _PASSING[_test(node), want]]
+            return self._any_decided(ways)
+        if isinstance(node, OpExpr | DistinctExpr) and {a.type for a in node.arguments} == {BOOL}:
+            name = "<>" if isinstance(node, DistinctExpr) else node.name
+            pairs = _COMPARED.get((name, want), [])
+            return self._any_decided([tuple(zip(node.arguments, p, strict=True)) for p in pairs])
         if not isinstance(node, BoolExpr):
             return None
         if node.operator is BoolOp.NOT:
@@ -186,6 +218,12 @@ class ExpressionCompiler:
         if (node.operator is BoolOp.OR) == (want == "TRUE"):
             return f"({' OR '.join(known)})" if known else None
         return f"({' AND '.join(known)})" if len(known) == len(found) else None
+
+    def _any_decided(self, ways: Sequence[Sequence[tuple[Node, str]]]) -> str | None:
+        """Return SQL that tells whether constants alone decide all nodes of one of the ways."""
+        found = [[self._decided(node, want) for node, want in way] for way in ways]
+        known = [f"({' AND '.join(map(str, way))})" for way in found if None not in way]
+        return f"({' OR '.join(known)})" if known else None
 
     @_value.register
     def _null_test(self, node: NullTest) -> Value:
@@ -357,6 +395,13 @@ class ExpressionCompiler:
             cases = " ".join(f"WHEN {value.sql} = {sql} THEN {text}" for value, text in whens)
             printed = f"CASE {cases} END"
         return Value(sql, node.type, shape, any(value.fails for value in values), printed)
+
+
+def _test(node: NullTest | BooleanTest) -> str:
+    """Return the words after IS, with UNKNOWN for NULL."""
+    if isinstance(node, BooleanTest):
+        return node.test
+    return "NOT UNKNOWN" if node.negated else "UNKNOWN"
 
 
 def _first_known(values: list[Value], shown: list[str]) -> str:
