@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.cells import Cells, int16_at, uint16_at
+from penstock.errors import ValueNotRepresentable
 from penstock.kernel import BYTES, FLAGS, NUMBERS, PLACES, kernel, part
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
@@ -25,6 +26,9 @@ from penstock.pgtypes.type_names import numeric_modifiers
 from penstock.pgtypes.varlena import utf8_column, utf8_value
 
 _MAX_PRECISION = 38
+_MOST_PRINTED = 100 << 20
+"""The most bytes of text that numbers in binary may become at a time: ten bytes may be 131,072
+digits, which no memory would hold if a message were full of them."""
 _TEXT = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _SPECIAL = ("NaN", "Infinity", "-Infinity")
 _CONTEXT = Context(prec=2 * _MAX_PRECISION)
@@ -56,16 +60,29 @@ class NumericFamily(Family):
         words = np.zeros((len(cells), 2), np.int64)
         wrong = _unscaled(cells.buffer, cells.start, cells.length, nulls(cells), *shape, words)
         if wrong >= 0:
-            self.binary_value(cells.raw(wrong) or b"", typmod)
-            raise self.malformed_binary()
+            return self._one_by_one(cells, typmod)
         return primitive(words, cells.null, pa.decimal128(*shape))
+
+    def _one_by_one(self, cells: Cells, typmod: int) -> pa.Array:
+        """Read numbers of which some are not as numeric_send sends them, but as numeric_recv takes
+        them."""
+        raw = map(cells.raw, range(len(cells)))
+        values = [None if each is None else self.binary_value(each, typmod) for each in raw]
+        return pa.array(values, self.arrow(typmod))
 
     def _printed(self, cells: Cells) -> pa.Array:
         """Print numbers as numeric_out does."""
         offsets = np.zeros(len(cells) + 1, np.int64)
         where = cells.buffer, cells.start, cells.length, nulls(cells)
         if not _print_sizes(*where, offsets):
-            raise self.malformed_binary()
+            return self._one_by_one(cells, -1)
+        if offsets[-1] > _MOST_PRINTED:
+            raise ValueNotRepresentable(
+                f"{len(cells)} values of type numeric have {offsets[-1]} digits together",
+                detail=f"In binary, at most {_MOST_PRINTED} digits are read at a time.",
+                hint="Set binary = false for the subscription: the values then come as text.",
+                sqlstate="54000",
+            )
         data = np.full(offsets[-1], ord("0"), np.uint8)
         _print(*where, offsets, data)
         buffers = [validity(cells.null), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
@@ -118,7 +135,8 @@ def precision_and_scale(typmod: int) -> tuple[int, int] | None:
 # Read numeric in binary format (numeric.c, numeric_send).
 #
 # A value is Int16 ndigits, Int16 weight, Int16 sign, Int16 dscale and ndigits Int16 digits; digit i
-# counts 10000 ** (weight - i), and the first one is not 0.
+# counts 10000 ** (weight - i). numeric_send sends no leading 0, and no digit beyond the scale.
+# numeric_recv takes others, too, and cuts digits beyond the scale.
 
 _HEADER = struct.Struct("!HhHH")
 _NEGATIVE = 0x4000
@@ -140,7 +158,7 @@ _MASK = 0xFFFFFFFF
 
 @part
 def _is_numeric(buffer: NDArray[np.uint8], at: int, length: int) -> bool:
-    """Return whether the bytes are what numeric_send sends."""
+    """Return whether the bytes are what numeric_send sends, but for zeros behind the last digit."""
     if length < _DIGITS_AT:
         return False
     ndigits, sign = uint16_at(buffer, at), uint16_at(buffer, at + 4)
@@ -152,7 +170,18 @@ def _is_numeric(buffer: NDArray[np.uint8], at: int, length: int) -> bool:
         digit = uint16_at(buffer, at + _DIGITS_AT + 2 * index)
         if digit >= _BASE or (index == 0 and digit == 0):
             return False
-    return True
+    return sign == 0 if ndigits == 0 else not _hides_digits(buffer, at)
+
+
+@part
+def _hides_digits(buffer: NDArray[np.uint8], at: int) -> bool:
+    """Return whether there are digits beyond the scale."""
+    ndigits, dscale = uint16_at(buffer, at), uint16_at(buffer, at + 6)
+    hidden = -_WIDTH * (int16_at(buffer, at + 2) - ndigits + 1) - dscale
+    if hidden <= 0:
+        return False
+    last = uint16_at(buffer, at + _DIGITS_AT + 2 * (ndigits - 1))
+    return hidden >= _WIDTH or last % _power(hidden) != 0
 
 
 @part
@@ -514,20 +543,21 @@ def _write16(out: NDArray[np.uint8], at: int, number: int) -> int:
 
 
 def printed_one(raw: bytes) -> str | None:
-    """Print one value as numeric_out does; None if it is malformed. The readable reference."""
+    """Print one value that numeric_recv takes, as numeric_out does; None if it is malformed. The
+    readable reference."""
     if len(raw) < _HEADER.size:
         return None
     ndigits, weight, sign, dscale = _HEADER.unpack_from(raw)
     if len(raw) != _HEADER.size + 2 * ndigits or sign not in _SIGNS or dscale > _DSCALE_MAX:
         return None
     digits: tuple[Any, ...] = struct.unpack_from(f"!{ndigits}H", raw, _HEADER.size)
-    if any(digit >= _BASE for digit in digits) or digits[:1] == (0,):
+    if any(digit >= _BASE for digit in digits):
         return None
     if sign in _SPECIAL_TEXT:
-        return None if digits else _SPECIAL_TEXT[sign].decode("ascii")
+        return _SPECIAL_TEXT[sign].decode("ascii")
     by_place = {weight - index: digit for index, digit in enumerate(digits)}
     whole = "".join(f"{by_place.get(place, 0):04}" for place in range(weight, -1, -1))
     last = -(-dscale // _WIDTH)
     fraction = "".join(f"{by_place.get(-place, 0):04}" for place in range(1, last + 1))[:dscale]
-    minus = "-" if sign == _NEGATIVE else ""
+    minus = "-" if sign == _NEGATIVE and (whole + fraction).strip("0") else ""
     return minus + (whole.lstrip("0") or "0") + ("." + fraction if dscale else "")
