@@ -486,7 +486,7 @@ _KNOWN: Final = _ROWS | _RARE | np.isin(np.arange(256), (_BEGIN, _COMMIT, _ORIGI
 _MIN_ROW_SIZE: Final = TUPLE_KIND_AT + 1 + 2
 
 
-_OF_VALUES: Final = ("22P02", "22P03")
+_OF_VALUES: Final = ("22P02", "22P03", "54000")
 """SQLSTATEs of values that their type cannot read: an error only for readers of the table."""
 
 

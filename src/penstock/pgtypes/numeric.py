@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.cells import Cells, int16_at, uint16_at
-from penstock.errors import ValueNotRepresentable
+from penstock.errors import ProtocolViolation
 from penstock.kernel import BYTES, FLAGS, NUMBERS, PLACES, kernel, part
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.family import Family
@@ -77,7 +77,7 @@ class NumericFamily(Family):
         if not _print_sizes(*where, offsets):
             return self._one_by_one(cells, -1)
         if offsets[-1] > _MOST_PRINTED:
-            raise ValueNotRepresentable(
+            raise ProtocolViolation(
                 f"{len(cells)} values of type numeric have {offsets[-1]} digits together",
                 detail=f"In binary, at most {_MOST_PRINTED} digits are read at a time.",
                 hint="Set binary = false for the subscription: the values then come as text.",

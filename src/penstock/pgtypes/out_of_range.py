@@ -62,7 +62,8 @@ class OutOfRange:
 
 def nearest(type_oid: int, text: str, typmod: int) -> Any:
     """Return the value that replaces one that is too small or too large; None for none."""
-    low = text.startswith("-") or text.endswith(" BC")
+    # A time in the publisher's zone may be in year 1 and still before it, in UTC.
+    low = text.startswith(("-", "0001-")) or text.endswith(" BC")
     end = _FIRST if low else _LAST
     match type_oid:
         case oid if oid == DATE:
@@ -74,8 +75,8 @@ def nearest(type_oid: int, text: str, typmod: int) -> Any:
         case oid if oid == NUMERIC and text.lower() != "nan":
             shape = precision_and_scale(typmod)
             assert shape is not None, "a numeric that is kept as text holds every value"
-            most = Decimal(10 ** shape[0] - 1).scaleb(-shape[1])
-            return -most if low else most
+            precision, scale = shape
+            return Decimal((int(low), (9,) * precision, -scale))
     return None
 
 
