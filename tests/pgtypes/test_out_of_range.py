@@ -33,7 +33,7 @@ _VALUES: list[tuple[int, int, str, Any]] = [
     (TIMESTAMPTZ, -1, "-infinity", _FIRST.replace(tzinfo=datetime.UTC)),
     (TIMESTAMPTZ, -1, "294276-12-31 23:59:59+00", _LAST.replace(tzinfo=datetime.UTC)),
     (TIMESTAMPTZ, -1, "0001-01-01 00:30:00+01", _FIRST.replace(tzinfo=datetime.UTC)),
-    (TIMESTAMPTZ, -1, "10000-01-01 00:30:00+01", _LAST.replace(tzinfo=datetime.UTC)),
+    (TIMESTAMPTZ, -1, "10000-01-02 00:30:00+01", _LAST.replace(tzinfo=datetime.UTC)),
     (NUMERIC, (38 << 16) + 10 + 4, "Infinity", Decimal("9" * 28 + "." + "9" * 10)),
     (NUMERIC, _TYPMOD, "Infinity", Decimal("999999.99")),
     (NUMERIC, _TYPMOD, "-Infinity", Decimal("-999999.99")),

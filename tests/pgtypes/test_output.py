@@ -89,7 +89,10 @@ def decimal(precision: int, scale: int) -> Callable[[Random], Decimal]:
 
 def numeric_text(r: Random) -> str:
     if r.random() < 0.1:
-        return r.choice(("NaN", "Infinity", "-Infinity", "0", "0.000", "0.00000", "1" + "0" * 60))
+        return r.choice(
+            ("NaN", "Infinity", "-Infinity", "0", "0.000", "0.00000", "1" + "0" * 60,
+             "1" + "0" * 4300, "-" + "9" * 5000 + "." + "1" * 33)
+        )  # fmt: skip
     digits = r.randrange(1, 60)
     scale = r.randrange(0, 40)
     number = Decimal(r.randrange(-(10**digits), 10**digits)).scaleb(-scale, _WIDE)
@@ -348,3 +351,9 @@ def test_a_uuid_that_somebody_else_has_written() -> None:
     for wrong in ("", digits[1:], digits + "0", digits[1:] + "g", digits[1:] + "é"):
         with pytest.raises(ValueNotRepresentable, match="invalid input syntax for type uuid"):
             binary_output(pa.array([digits, wrong]), pg_type.UUID)
+
+
+@pytest.mark.parametrize("text", ["abc", "", "1 2", "0x1F", "1.2.3", "nan"])
+def test_a_number_that_another_writer_has_left_as_text(text: str) -> None:
+    with pytest.raises(ValueNotRepresentable, match="invalid input syntax for type numeric"):
+        binary_output(pa.array(["1", text]), pg_type.NUMERIC)

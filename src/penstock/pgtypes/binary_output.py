@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
 import numpy as np
@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.civil import EPOCH_DAYS, EPOCH_MICROSECONDS
-from penstock.errors import FeatureNotSupported
+from penstock.errors import FeatureNotSupported, ValueNotRepresentable
 from penstock.pgtypes import pg_type
 from penstock.pgtypes.datetime import check_dates, check_timestamps
+from penstock.pgtypes.family import shown
 from penstock.pgtypes.numeric import decimal_binary
 from penstock.pgtypes.registry import element_oid
 from penstock.pgtypes.uuid import uuid_binary
@@ -26,7 +27,6 @@ from penstock.wire_rows import Column, array_of, fixed
 _TEXTS: Final = frozenset(
     {pg_type.NAME, pg_type.TEXT, pg_type.JSON, pg_type.BPCHAR, pg_type.VARCHAR}
 )
-_BASE: Final = 10_000
 _DIGITS: Final = 4
 _NEGATIVE: Final = 0x4000
 _SPECIAL: Final = {"NaN": (0xC000, 0), "Infinity": (0xD000, 32), "-Infinity": (0xF000, 32)}
@@ -53,7 +53,8 @@ def has_binary_output(type_oid: int, arrow: pa.DataType) -> bool:
 
 
 def binary_output(array: pa.Array, type_oid: int, typmod: int = -1) -> pa.Array:
-    """Return the bytes of each value, null for NULL. Raises FeatureNotSupported."""
+    """Return the bytes of each value, null for NULL. Raises FeatureNotSupported;
+    ValueNotRepresentable (22P02) for a text of another writer that is no value of the type."""
     if not has_binary_output(type_oid, array.type):
         raise FeatureNotSupported(
             f"no binary output function available for type {type_oid}",
@@ -113,22 +114,25 @@ def _numeric(text: str | None) -> bytes | None:
         return None
     if text in _SPECIAL:
         return struct.pack("!HhHH", 0, 0, *_SPECIAL[text])
-    sign, digits, exponent = Decimal(text).as_tuple()
-    scale = max(0, -int(exponent))
-    whole = int("".join(map(str, digits))) * 10 ** max(0, int(exponent))
-    padding = -scale % _DIGITS
-    whole *= 10**padding
-    weight = -((scale + padding) // _DIGITS)
-    groups: list[int] = []
-    while whole:
-        whole, group = divmod(whole, _BASE)
-        if group or groups:
-            groups.append(group)
-        else:
-            weight += 1
-    weight = weight + len(groups) - 1 if groups else 0
-    head = struct.pack("!HhHH", len(groups), weight, _NEGATIVE if sign and groups else 0, scale)
-    return head + struct.pack(f"!{len(groups)}H", *reversed(groups))
+    try:
+        sign, digits, exponent = Decimal(text).as_tuple()
+        after = int(exponent)
+    except (InvalidOperation, ValueError):
+        raise ValueNotRepresentable(
+            f'invalid input syntax for type numeric: "{shown(text)}"', sqlstate="22P02"
+        ) from None
+    scale = max(0, -after)
+    # whole groups of four digits, counted from the point
+    whole = "".join(map(str, digits)) + "0" * (max(0, after) + -scale % _DIGITS)
+    whole = whole.zfill(-(-len(whole) // _DIGITS) * _DIGITS)
+    groups = [int(whole[at : at + _DIGITS]) for at in range(0, len(whole), _DIGITS)]
+    weight = len(groups) - -(-scale // _DIGITS) - 1
+    while groups and not groups[0]:
+        groups, weight = groups[1:], weight - 1
+    while groups and not groups[-1]:
+        groups.pop()
+    signed = (weight, _NEGATIVE if sign else 0) if groups else (0, 0)
+    return struct.pack(f"!HhHH{len(groups)}H", len(groups), *signed, scale, *groups)
 
 
 def _arrays(array: pa.Array, element: int) -> pa.Array:
