@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.cells import Cells as Column
 from penstock.civil import print_interval, print_time
@@ -19,6 +20,7 @@ from penstock.errors import FeatureNotSupported, PenstockError, ProtocolViolatio
 from penstock.lsn import Lsn
 from penstock.pgtypes import find, pg_type
 from penstock.pgtypes.binary_output import binary_output
+from penstock.pgtypes.floating import read_float
 from penstock.pgtypes.text_output import text_output
 from penstock.protocol.answers import Cells
 from penstock.protocol.backend_messages import BINARY_FORMAT, FieldDescription
@@ -29,7 +31,6 @@ from penstock.sqlstate import DatatypeMismatch, UndefinedFunction
 
 CHARACTER_TYPES: Final = frozenset(
     (
-        pg_type.CHAR,
         pg_type.NAME,
         pg_type.TEXT,
         pg_type.JSON,
@@ -67,13 +68,22 @@ _SEND: Final[Mapping[int, _Send]] = {
     pg_type.OID: _packer("!I"),
     pg_type.XID: _packer("!I"),
     pg_type.CID: _packer("!I"),
-    pg_type.FLOAT4: _packer("!f"),
+    pg_type.FLOAT4: lambda cell: struct.pack("!f", read_float(cell.decode(), pa.float32())),
     pg_type.FLOAT8: _packer("!d"),
     pg_type.PG_LSN: lambda cell: struct.pack("!Q", Lsn.parse(cell.decode())),
     pg_type.XID8: _packer("!Q"),
     pg_type.VOID: lambda cell: b"",
+    pg_type.CHAR: lambda cell: _char(cell),
     **dict.fromkeys(CHARACTER_TYPES, lambda cell: cell),
 }
+
+
+def _char(cell: bytes) -> bytes:
+    """Return the one byte of a "char", whose text is nothing for 0 and octal beyond ASCII
+    (charin)."""
+    if len(cell) == len("\\377"):
+        return bytes([int(cell[1:], 8)])
+    return cell or b"\0"
 
 
 def in_formats(rows: Iterable[Cells], fields: Sequence[FieldDescription]) -> Iterator[Cells]:
@@ -194,6 +204,11 @@ _DIMENSION: Final = struct.Struct("!ii")
 _LENGTH: Final = struct.Struct("!i")
 _TIME: Final = struct.Struct("!q")
 _INTERVAL: Final = struct.Struct("!qii")
+_INFINITIES: Final = {
+    ((1 << 63) - 1, (1 << 31) - 1, (1 << 31) - 1): b"infinity",
+    (-(1 << 63), -(1 << 31), -(1 << 31)): b"-infinity",
+}
+"""Infinite intervals, of PostgreSQL 17 and later (timestamp.h)."""
 _OIDS: Final = (*pg_type.REG_TYPES, pg_type.OID, pg_type.XID, pg_type.CID)
 """Types of four-byte unsigned numbers: oid, the reg* types, xid and cid."""
 
@@ -211,6 +226,7 @@ _SIZES: Final[Mapping[int, int]] = {
         8,
     ),
     pg_type.BOOL: 1,
+    pg_type.CHAR: 1,
     pg_type.INT2: 2,
     pg_type.INTERVAL: 16,
     pg_type.UUID: 16,
@@ -260,22 +276,39 @@ def _parameter_array(value: bytes, element: int) -> bytes:
         raise DatatypeMismatch(
             f"binary data has array element type {sent} instead of expected {element}",
         )
-    if dimensions == 0:
-        return b"{}"
-    if dimensions != 1:
+    if dimensions > 1:
         raise FeatureNotSupported("arrays of several dimensions are not supported")
-    count, _ = _DIMENSION.unpack_from(value, _HEADER.size)
     items: list[str | None] = []
-    at = _HEADER.size + _DIMENSION.size
+    count, first, at = 0, 1, _HEADER.size
+    if dimensions:
+        count, first = _DIMENSION.unpack_from(value, at)
+        at += _DIMENSION.size
+    if count and first != 1:
+        raise FeatureNotSupported(f"arrays with the lower bound {first} are not supported")
     for _ in range(count):
         (length,) = _LENGTH.unpack_from(value, at)
         at += _LENGTH.size
-        if length < 0:
-            items.append(None)
-            continue
-        items.append(_parameter_text(value[at : at + length], element).decode())
-        at += length
+        if length > len(value) - at or length < -1:
+            raise _malformed()
+        items.append(None)
+        if length >= 0:
+            items[-1] = _parameter_text(value[at : at + length], element).decode()
+            at += length
+    if at != len(value) or dimensions < 0 or count < 0:
+        raise _malformed()
     return join_array(items).encode()
+
+
+def _malformed() -> ProtocolViolation:
+    return ProtocolViolation("incorrect binary data format", sqlstate="22P03")
+
+
+def _char_text(value: bytes) -> bytes:
+    """Return the text of the one byte of a "char" (charout)."""
+    (byte,) = struct.unpack("!B", value)
+    if byte >= 0x80:
+        return f"\\{byte:o}".encode()
+    return value if byte else b""
 
 
 def _time(value: bytes) -> bytes:
@@ -283,7 +316,9 @@ def _time(value: bytes) -> bytes:
 
 
 def _interval(value: bytes) -> bytes:
-    microseconds, days, months = _INTERVAL.unpack(value)
+    microseconds, days, months = found = _INTERVAL.unpack(value)
+    if found in _INFINITIES:
+        return _INFINITIES[found]
     return print_interval(months, days, microseconds).encode()
 
 
@@ -291,6 +326,7 @@ _RECEIVE: Final[Mapping[int, _Receive]] = {
     pg_type.PG_LSN: lambda value: str(Lsn(struct.unpack("!Q", value)[0])).encode(),
     pg_type.TIME: _time,
     pg_type.INTERVAL: _interval,
+    pg_type.CHAR: lambda value: _char_text(value),
     **dict.fromkeys(_OIDS, lambda value: str(struct.unpack("!I", value)[0]).encode()),
     **dict.fromkeys(CHARACTER_TYPES, lambda value: value),
 }

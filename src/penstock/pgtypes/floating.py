@@ -6,6 +6,7 @@ the same number: plain digits for exponents from -4 to 14 (5 for real), otherwis
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from typing import Final
@@ -53,16 +54,21 @@ class FloatFamily(Family):
     def text_value(self, raw: bytes, typmod: int) -> float:
         if not _TEXT.fullmatch(raw):
             raise self.malformed_text(raw)
-        try:
-            (value,) = self._struct.unpack(self._struct.pack(float(raw)))
-        except OverflowError:
-            raise self.malformed_text(raw) from None
-        return float(value)
+        value = read_float(raw.decode(), self._type)
+        if math.isinf(value) and b"I" not in raw:
+            raise self.malformed_text(raw)
+        return value
 
     def binary_value(self, raw: bytes, typmod: int) -> float:
         if len(raw) != self._size:
             raise self.malformed_binary()
         return float(self._struct.unpack(raw)[0])
+
+
+def read_float(text: str, kind: pa.DataType) -> float:
+    """Return the nearest number of the kind, infinity if the text is too large. A real is rounded
+    once: Python would round it to double precision first."""
+    return float(pc.cast(pa.scalar(text, pa.string()), kind).as_py())
 
 
 # Print numbers with the fewest digits that read back as the same number (d2s.c, f2s.c), by the

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Final
@@ -16,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import FeatureNotSupported, PenstockError
-from penstock.pgtypes.floating import float_out
+from penstock.pgtypes.floating import float_out, read_float
 from penstock.sql.text.limits import MAX_DIGITS
 from penstock.sqlstate import InvalidTextRepresentation, NumericValueOutOfRange
 
@@ -97,8 +96,6 @@ def _special(text: str) -> str | None:
 
 
 def float_reader(sql_name: str, kind: pa.DataType) -> Callable[[str], str]:
-    format_ = "f" if kind == pa.float32() else "d"
-
     def read(text: str) -> str:
         stripped = text.strip(SPACE)
         special = _special(stripped)
@@ -108,10 +105,7 @@ def float_reader(sql_name: str, kind: pa.DataType) -> Callable[[str], str]:
             raise FeatureNotSupported(f'"{text}" is not supported as a {sql_name}')
         if not _FLOAT.fullmatch(stripped):
             raise invalid(sql_name, text)
-        try:
-            (value,) = struct.unpack(format_, struct.pack(format_, float(stripped)))
-        except OverflowError:
-            value = math.inf
+        value = read_float(stripped.removeprefix("+"), kind)
         if math.isinf(value) or (value == 0 and Decimal(stripped) != 0):
             raise NumericValueOutOfRange(f'"{stripped}" is out of range for type {sql_name}')
         return float_out(value, kind)
