@@ -340,6 +340,53 @@ def test_leaves_and_errors(database: Database, spark: Any, name: str) -> None:
     assert frame.select(*found).toArrow().to_pydict() == found
 
 
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("root", [("1", None), ("9", "5")]),
+        ("root", [("1", "5"), ("9", None), ("1", None)]),
+        ("root", [("2", "é" * 40), ("9", "é" * 40), ("1", None)]),
+        ("root", [("3", "x"), ("3", "é" * 40)]),
+        ("p1", [("2", None)]),
+        ("p1", [("1", None), ("2", "5")]),
+        ("p1", [("1", "5"), ("2", "é" * 40)]),
+        ("p3", [("1", None)]),
+        ("p3", [("3", "x"), ("3", None)]),
+        ("p3", [("3", "x"), ("3", "y" * 70)]),
+    ],
+)
+def test_the_first_row_with_an_error_is_the_one_that_is_told(
+    database: Database, name: str, rows: list[tuple[str | None, str | None]]
+) -> None:
+    columns = [column("a", "int"), column("select", 'text COLLATE "C"')]
+    database.execute(
+        'CREATE TABLE root (a int, "select" text COLLATE "C" NOT NULL) PARTITION BY LIST (a)'
+    )
+    tree = [LakeTable(1, "public", "root", None, partition_key="LIST (a)")]
+    parts = [("p1", 1, "IN ('1')", None), ("p2", 1, "IN ('2')", None)]
+    parts += [("p3", 1, "IN ('3')", 'LIST ("select")'), ("p4", 4, "IN ('x')", None)]
+    for oid, (child, parent, values, key) in enumerate(parts, 2):
+        above, bound = tree[parent - 1].name, f"FOR VALUES {values}"
+        by = "" if key is None else f" PARTITION BY {key}"
+        database.execute(f"CREATE TABLE {child} PARTITION OF {above} {bound}{by}")
+        tree.append(
+            LakeTable(oid, "public", child, None, parent=parent, bound=bound, partition_key=key)
+        )
+    table = next(each for each in tree if each.name == name)
+    route = route_of(table, tree, columns)
+    batch = rows_as_kept(rows, columns).to_batches()[0]
+    error = route.place(batch, columns, [frozenset({"select"})] * len(route.leaves)).error
+    assert error is not None
+    with psycopg.connect(database.conninfo) as connection:
+        with pytest.raises(psycopg.Error) as refused:
+            for row in rows:
+                connection.execute(f"INSERT INTO {name} VALUES (%s, %s)", row)
+        assert (error.sqlstate, error.message, error.detail) == (
+            *(refused.value.sqlstate, refused.value.diag.message_primary),
+            refused.value.diag.message_detail,
+        )
+
+
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("way", ["LIST", "RANGE"])
 def test_what_is_not_compared_is_refused(kind: str, way: str) -> None:

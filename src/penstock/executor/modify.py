@@ -51,7 +51,6 @@ from penstock.executor.rows import (
     serialization_failure,
 )
 from penstock.executor.select import LakeSelect
-from penstock.executor.shown_rows import first_null_of_leaves, null_error
 from penstock.executor.spark_errors import PartByPart
 from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.executor.unique_keys import (
@@ -80,7 +79,6 @@ from penstock.publication.members import Operation
 from penstock.publication.rules import check_identity
 from penstock.sql import RangeVar
 from penstock.sql.grammar.parsenodes import InsertStmt, RowStmt
-from penstock.sqlstate import NotNullViolation
 from penstock.walsender.commits import newest_version
 from penstock.walsender.lake_columns import LakeColumn, schema_of, table_column
 from penstock.walsender.sequencer import Position, Sequencer
@@ -526,29 +524,24 @@ def write_rows(
     check: CheckFiles,
 ) -> list[tuple[int, WrittenFile]]:
     """Write rows to files in the folders of their leaves, and return each file with the number of
-    its leaf. Writing stops at a forbidden NULL, which is reported only if ``check`` accepts the
-    files of the rows before it. Raises PenstockError, and then removes all files."""
+    its leaf. Writing stops at a row without a leaf or with a forbidden NULL, which is reported only
+    if ``check`` accepts the files of the rows before it. Raises PenstockError, and then removes all
+    files."""
     schema = schema_of(rows.known).arrow()
     destinations = [destination(leaf, schema) for leaf in opened]
     writer = RoutedWriter(destinations, routed.routing, TARGET_FILE_BYTES)
     required = required_columns(routed, opened, rows.required)
-    missing: NotNullViolation | None = None
+    error: PenstockError | None = None
     with writer:
         for batch in rows.whole(schema):
-            leaves = routed.leaves_of(batch)
-            at = first_null_of_leaves(rows.known, required, batch, leaves)
-            if at is not None:
-                number = int(leaves[at])
-                row, leaf = batch.slice(at, 1), routed.leaves[number]
-                missing = null_error(leaf, rows.known, required[number], row)
-                batch, leaves = batch.slice(0, at), leaves[:at]
-            writer.add(batch, leaves)
-            if missing is not None:
+            placed = routed.place(batch, rows.known, required)
+            writer.add(batch.slice(0, len(placed.leaves)), placed.leaves)
+            if (error := placed.error) is not None:
                 break
     try:
         check(writer.files)
-        if missing is not None:
-            raise missing
+        if error is not None:
+            raise error
     except BaseException:
         for to, file in writer.files:
             opened[to].storage.remove(f"{opened[to].uri}/{file.path}")

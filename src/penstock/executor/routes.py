@@ -19,7 +19,7 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 from penstock.catalog import Catalog, LakeTable
 from penstock.errors import PenstockError
 from penstock.executor.rows import altered_error, quoted
-from penstock.executor.shown_rows import show_values
+from penstock.executor.shown_rows import first_null_of_leaves, null_error, show_values
 from penstock.executor.tables import LakeTables
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.state import TableState
@@ -63,6 +63,14 @@ def row_rules(leaf: LakeTable, tables: Iterable[LakeTable]) -> RowRules:
     return RowRules(keys - {()}, frozenset(bounds))
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The number of each row's leaf, up to the first row with an error, and this error."""
+
+    leaves: Integers
+    error: PenstockError | None
+
+
 @dataclass(frozen=True)
 class Route:
     """Route rows of ``table`` to its leaves. ``routing`` returns a row's index into ``leaves``, and
@@ -100,6 +108,28 @@ class Route:
             at = int(wrong[0])
             raise self.error(rows.slice(at, 1), int(found[at]))
         return found
+
+    def place(
+        self,
+        rows: pa.RecordBatch,
+        known: Sequence[LakeColumn],
+        required: Sequence[frozenset[str]],
+    ) -> Placed:
+        """Return where the rows go, up to the first one that has no leaf, or a forbidden NULL.
+        ``known``: the rows' columns; ``required``: the NOT NULL columns of each leaf."""
+        found = self.find(pa.Table.from_batches([rows]))
+        end = int(np.append(np.flatnonzero(found < 0), len(found))[0])
+        # A plain partition checks NOT NULL before its bound (ExecInsert).
+        checked = rows.slice(0, end + 1 if self.routing is None else end)
+        leaves = np.maximum(found[: checked.num_rows], 0)
+        at = first_null_of_leaves(known, required, checked, leaves)
+        if at is not None:
+            number = int(leaves[at])
+            leaf, row = self.leaves[number], rows.slice(at, 1)
+            return Placed(found[:at], null_error(leaf, known, required[number], row))
+        if end < len(found):
+            return Placed(found[:end], self.error(rows.slice(end, 1), int(found[end])))
+        return Placed(found, None)
 
     def error(self, row: pa.RecordBatch, number: int) -> PenstockError:
         """Return the error (23514) for a row for which ``find`` returned a negative ``number``:

@@ -24,7 +24,7 @@ from penstock.executor.routes import (
 )
 from penstock.executor.row_pairs import distinct_rows, pair_schema, paired_columns
 from penstock.executor.rows import Computed, RowChange
-from penstock.executor.shown_rows import first_null_of_leaves, null_error
+from penstock.executor.shown_rows import first_null, null_error
 from penstock.executor.skipping import wanted_keys
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import TARGET_FILE_BYTES, FileWriter, WrittenFile
@@ -136,10 +136,7 @@ class LeafWork:
                 meant, rows = self._meant(positions, batch)
                 if updates and rows.num_rows:
                     new = self._changed(rows)
-                    leaves: Integers | None = None
-                    if self._routed:
-                        leaves = self._route.leaves_of(new)
-                    self._check_not_null(new, leaves)
+                    leaves = self._leaves(new)
                     self._pair(rows, new, leaves)
                     if self._tracked and len(meant):
                         self.came.append((new.select(self._tracked), leaves))
@@ -172,19 +169,22 @@ class LeafWork:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _check_not_null(self, new: pa.RecordBatch, leaves: Integers | None) -> None:
-        """Check NOT NULL in the new rows. For rows that stay in their leaf, check only columns that
-        are set: other writers may have put NULL into the rest."""
-        known = self._change.known
+    def _leaves(self, new: pa.RecordBatch) -> Integers | None:
+        """Return the leaves of the new rows; None if they stay where they are. For rows that stay
+        in their leaf, check NOT NULL only in columns that are set: other writers may have put NULL
+        into the rest. Raises PenstockError (23502, 23514)."""
+        known, number = self._change.known, self.number
         required = required_columns(self._route, self.opened, self._change.required)
-        required[self.number] &= {column.name for column, _ in self._change.settings}
-        if leaves is None:
-            leaves = np.full(new.num_rows, self.number)
-        at = first_null_of_leaves(known, required, new, leaves)
+        required[number] &= {column.name for column, _ in self._change.settings}
+        if self._routed:
+            placed = self._route.place(new, known, required)
+            if placed.error is not None:
+                raise placed.error
+            return placed.leaves
+        at = first_null(known, required[number], new)
         if at is not None:
-            number = int(leaves[at])
-            leaf = self._route.leaves[number]
-            raise null_error(leaf, known, required[number], new.slice(at, 1))
+            raise null_error(self._route.leaves[number], known, required[number], new.slice(at, 1))
+        return None
 
     def _values(self, computed: Computed, rows: pa.RecordBatch) -> pa.Array:
         """Return the computed value of each row. Raises PenstockError (57014 if the statement was

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +10,9 @@ import pyarrow as pa
 from penstock.catalog import LakeTable
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.columns import Integers
+from penstock.pipeline.conflict import shown_value
 from penstock.sqlstate import NotNullViolation
 from penstock.walsender.lake_columns import LakeColumn
-
-_SHOWN: Final = 64
-"""The most characters of a value in a message."""
 
 
 def first_null(
@@ -61,9 +58,4 @@ def null_error(
 
 def show_values(row: Sequence[pa.Array]) -> list[str]:
     """Return the cells of one row as text."""
-    cells = [text_output(column)[0].as_py() for column in row]
-    return ["null" if cell is None else _shorten(cell.decode()) for cell in cells]
-
-
-def _shorten(value: str) -> str:
-    return value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
+    return [shown_value(text_output(column)[0].as_py()) for column in row]

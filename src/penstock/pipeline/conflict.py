@@ -56,10 +56,12 @@ def shown_rows(rows: pa.Table) -> list[str]:
 
 def shown_values(column: pa.ChunkedArray) -> list[str]:
     """Return the values of one column as ``shown_rows`` prints them."""
-    return [_cut(value) for value in text_output(column.combine_chunks()).to_pylist()]
+    return [shown_value(value) for value in text_output(column.combine_chunks()).to_pylist()]
 
 
-def _cut(value: bytes | None) -> str:
+def shown_value(value: bytes | None) -> str:
+    """Return a value's text for a message: at most 64 bytes of it
+    (ExecBuildSlotValueDescription)."""
     if value is None:
         return "null"
     if len(value) <= _VALUE_LENGTH:

@@ -24,15 +24,15 @@ from penstock.pgtypes.hash_functions import Hashes, row_hashes
 from penstock.pgtypes.pg_type import NAME, TEXT, UUID, VARCHAR
 from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.columns import Integers, Mask
+from penstock.pipeline.conflict import shown_value
 from penstock.sql.grammar.partition_bound import Limit
+from penstock.sql.text.quoting import quote_identifier
 
 CHECK_VIOLATION: Final = "23514"
 _BY_TEXT: Final = frozenset({NAME, TEXT, VARCHAR, UUID})
 """The types that are kept as strings and compare as strings."""
 NOWHERE: Final = -1
 """The number of rows that belong to no leaf."""
-_SHOWN: Final = 64
-"""The number of characters of a value in a message (ExecBuildSlotPartitionKeyDescription)."""
 
 
 End: TypeAlias = "pa.Scalar | Limit"
@@ -153,8 +153,8 @@ class Level:
             if isinstance(to, Level):
                 return to._nowhere(rows)
         cells = [text_output(rows.plain(column))[0].as_py() for column in self.key]
-        values = ["null" if cell is None else _shorten(cell.decode()) for cell in cells]
-        names = ", ".join(column.source for column in self.key)
+        values = map(shown_value, cells)
+        names = ", ".join(quote_identifier(column.source) for column in self.key)
         return ReplicationConflict(
             f'no partition of relation "{self.relation}" found for row',
             detail=f"Partition key of the failing row contains ({names}) = ({', '.join(values)}).",
@@ -188,10 +188,6 @@ class _Rows:
 
     def valid(self, column: Column) -> Mask:
         return _mask(pc.is_valid(self.plain(column)))
-
-
-def _shorten(value: str) -> str:
-    return value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
 
 
 def check_comparable(column: str, type_oid: int, kind: pa.DataType) -> None:
