@@ -179,7 +179,7 @@ def read_constant(type_oid: int, typmod: int, text: str) -> tuple[int, Any]:
     can have, as infinity does in a date. Raises PenstockError (22P02 and the like).
     """
     if type_oid in INTEGERS and _FRACTION.fullmatch(text):
-        text = str(Decimal(text).quantize(Decimal(1), ROUND_HALF_UP))
+        text = str(Decimal(text).to_integral_value(ROUND_HALF_UP))
     text = input_function(type_oid, typmod)(text)
     try:
         return 0, pgtypes.find(type_oid).text_value(text.encode(), typmod)

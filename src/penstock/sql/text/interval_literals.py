@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from decimal import ROUND_HALF_DOWN, ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_HALF_DOWN, ROUND_HALF_EVEN, Decimal, localcontext
 from typing import Final
 
 from penstock.civil import DAY, print_interval
@@ -46,6 +46,10 @@ _WHOLE: Final = re.compile(
 _SECONDS: Final = re.compile(_NUMBER, re.ASCII)
 _DAYS_PER_MONTH: Final = 30
 _FIELD_OVERFLOW: Final = "22015"
+_MOST: Final = 1 << 63
+_PRECISION: Final = 100
+"""Digits of sums: a number of 64 bits, times the microseconds of the largest unit, and a fraction.
+"""
 _MAX_INT: Final = (1 << 31) - 1
 _MAX_BIGINT: Final = (1 << 63) - 1
 
@@ -105,15 +109,18 @@ def read_interval(text: str) -> IntervalValue:
     said += _CLOCK if match["clock"] else ()
     if len(set(said)) < len(said):
         raise _invalid(text)
-    for number, unit in fields:
-        _, kind, factor = _UNIT[unit]
-        _add(total, Decimal(number), kind, factor)
-    if match["clock"]:
-        total["us"] += _clock(match["clock"])
+    message = f'interval field value out of range: "{text}"'
+    with localcontext(prec=_PRECISION):
+        for number, unit in fields:
+            _, kind, factor = _UNIT[unit]
+            if abs(int(Decimal(number))) >= _MOST:
+                raise DatetimeFieldOverflow(message, sqlstate=_FIELD_OVERFLOW)
+            _add(total, Decimal(number), kind, factor)
+        if match["clock"]:
+            total["us"] += _clock(match["clock"])
     sign = -1 if match["ago"] else 1
     microseconds = int(total["us"])
     months, days = int(total["month"]) * sign, int(total["day"]) * sign
-    message = f'interval field value out of range: "{text}"'
     return _checked(months, days, microseconds * sign, message, sqlstate=_FIELD_OVERFLOW)
 
 
