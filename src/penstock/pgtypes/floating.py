@@ -40,10 +40,15 @@ class FloatFamily(Family):
         return self._type
 
     def text_column(self, cells: Cells, typmod: int) -> pa.Array:
+        texts = strings(cells, pa.string())
         try:
-            return pc.cast(strings(cells, pa.string()), self._type)
+            values = pc.cast(texts, self._type)
         except pa.ArrowInvalid:
             self.refuse_text(cells, typmod)
+        if pc.any(infinite := pc.is_inf(values)).as_py():
+            too_large = pc.and_(infinite, pc.invert(pc.match_substring(texts, "Infinity")))
+            self.check_text(cells, pc.index(too_large, True).as_py(), typmod)
+        return values
 
     def binary_column(self, cells: Cells, typmod: int) -> pa.Array:
         values = fixed(cells, np.dtype(f">f{self._size}"))
