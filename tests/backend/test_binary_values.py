@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg.pq.abc import PGconn
 
 from penstock.attribute import Attribute
 from penstock.backend.binary_values import in_formats, parameter_text
@@ -54,13 +55,13 @@ RESULTS = [
 
 
 @pytest.fixture(scope="module")
-def server(postgres: EmbeddedPostgres) -> Iterator[psycopg.pq.PGconn]:
+def server(postgres: EmbeddedPostgres) -> Iterator[PGconn]:
     with psycopg.connect(postgres.conninfo(), autocommit=True) as connection:
         yield connection.pgconn
 
 
 @pytest.mark.parametrize(("oid", "value"), PARAMETERS)
-def test_a_parameter(server: psycopg.pq.PGconn, oid: int, value: bytes) -> None:
+def test_a_parameter(server: PGconn, oid: int, value: bytes) -> None:
     answer = server.exec_params(b"SELECT $1::text", [value], [oid], [1])
     if answer.status == psycopg.pq.ExecStatus.TUPLES_OK:
         assert parameter_text(value, oid, 1) == answer.get_value(0, 0)
@@ -78,7 +79,7 @@ def test_an_array_that_does_not_begin_at_1_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(("oid", "text"), RESULTS)
-def test_a_result(server: psycopg.pq.PGconn, oid: int, text: str) -> None:
+def test_a_result(server: PGconn, oid: int, text: str) -> None:
     name = {pg_type.CHAR: '"char"', pg_type.FLOAT4: "real"}[oid]
     query = f"SELECT $1::{name}".encode()
     answer = server.exec_params(query, [text.encode()], [pg_type.TEXT], [0], result_format=1)

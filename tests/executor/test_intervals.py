@@ -30,7 +30,16 @@ _UNITS: tuple[str, ...] = (
 _UNITS += ("hours", "d", "day", "days", "w", "weeks", "mon", "mons", "month", "y", "yr", "years")
 _UNITS += ("decade", "century", "c", "mil")
 _NUMBERS = ("1", "2", "1.5", "0.25", "13", "100", ".5", "7.", "0", "2.333", "29", "1e2")
-_TEXTS = ("", "P1Y2M3DT4H", "1-2", "infinity", "-infinity", "nothing", "99999999999 days", "1 d 1")
+_TEXTS: tuple[str, ...] = (
+    "",
+    "P1Y2M3DT4H",
+    "1-2",
+    "infinity",
+    "-infinity",
+    "nothing",
+    "99999999999 days",
+    "1 d 1",
+)
 _TEXTS += ("9" * 29, "9" * 29 + " us", "9" * 29 + ".5 years")
 _TEXTS += ("9223372036854775807 us", "9223372036854775808 us", "-9223372036854775807 h")
 _TIMES = (

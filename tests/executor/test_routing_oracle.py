@@ -363,7 +363,10 @@ def test_the_first_row_with_an_error_is_the_one_that_is_told(
         'CREATE TABLE root (a int, "select" text COLLATE "C" NOT NULL) PARTITION BY LIST (a)'
     )
     tree = [LakeTable(1, "public", "root", None, partition_key="LIST (a)")]
-    parts = [("p1", 1, "IN ('1')", None), ("p2", 1, "IN ('2')", None)]
+    parts: list[tuple[str, int, str, str | None]] = [
+        ("p1", 1, "IN ('1')", None),
+        ("p2", 1, "IN ('2')", None),
+    ]
     parts += [("p3", 1, "IN ('3')", 'LIST ("select")'), ("p4", 4, "IN ('x')", None)]
     for oid, (child, parent, values, key) in enumerate(parts, 2):
         above, bound = tree[parent - 1].name, f"FOR VALUES {values}"
