@@ -141,9 +141,11 @@ class Stamps:
         found: Integers = np.append(int(self.finish), self.chunk.final_lsn)[begin]
         return found
 
-    def transactions(self) -> set[int]:
+    def transactions(self) -> Integers:
         """Return the numbers of all transactions that have messages in the chunk."""
-        return {*map(int, self.chunk.xid), self.xid} - {0}
+        every = np.append(self.chunk.xid, self.xid)
+        found: Integers = every[every != 0]
+        return found
 
     def last(self) -> tuple[int, Lsn, int]:
         """Return ``xid``, ``finish`` and ``messages`` for the chunk that follows."""

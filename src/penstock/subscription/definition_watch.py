@@ -62,6 +62,7 @@ from penstock.walreceiver.table_definition import (
     TableDefinition,
     TypeDefinition,
     WrittenSince,
+    Xids,
     parse_definition,
     published_namesakes,
     read_definitions,
@@ -1260,7 +1261,7 @@ class DefinitionWatch:
                 alter(self._subscription.name),
             )
 
-    def covers(self, target: WatchedTarget, lsn: Lsn, xids: Collection[int]) -> bool:
+    def covers(self, target: WatchedTarget, lsn: Lsn, xids: Xids) -> bool:
         """Return whether the last look at a table came after the publisher had reached ``lsn``, and
         could see the transactions ``xids``."""
         if self._blind or target.rel.relid is None:
@@ -1268,9 +1269,7 @@ class DefinitionWatch:
         known, seen = self._known.get(target.rel.sync_id), self._seen.get(target.rel.sync_id)
         return known is not None and known.lsn >= lsn and seen is not None and seen.has(xids)
 
-    def unseen(
-        self, target: WatchedTarget, error: PenstockError, xids: Collection[int]
-    ) -> ObjectInUse | None:
+    def unseen(self, target: WatchedTarget, error: PenstockError, xids: Xids) -> ObjectInUse | None:
         """Return the error to raise instead of ``error`` if the last look at a table could not see
         sent transactions, whose definitions are therefore unknown."""
         seen = self._seen.get(target.rel.sync_id)
@@ -1362,7 +1361,7 @@ class DefinitionWatch:
         return not self._blind and time.monotonic() >= self._due
 
     def look(
-        self, targets: Sequence[_Target], applied: Lsn, xids: Collection[int] = ()
+        self, targets: Sequence[_Target], applied: Lsn, xids: Xids = ()
     ) -> list[tuple[_Target, Difference]]:
         """Look at tables, and return their differences. ``applied``: the LSN up to which the stream
         is applied to tables without a later LSN of their own; ``xids``: sent transactions that the
@@ -1492,7 +1491,7 @@ class DefinitionWatch:
         connection: Connection,
         targets: Sequence[_Target],
         applied: Lsn,
-        xids: Collection[int] = (),
+        xids: Xids = (),
     ) -> list[tuple[_Target, Difference]]:
         oids = {t.rel.relid: t for t in targets if t.rel.relid is not None}
         found = read_definitions(connection, self._subscription.publications, list(oids), xids)

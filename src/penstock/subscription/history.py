@@ -81,10 +81,11 @@ def _taken_over(history: DeltaTable, target: Target, earlier: Collection[str]) -
 
 
 class TransactionStamps:
-    """The ``Stamps`` of one batch, made piece by piece. ``xids``: its transactions so far."""
+    """The ``Stamps`` of one batch, made piece by piece. ``xids``: its transactions so far, some
+    of them twice."""
 
     def __init__(self) -> None:
-        self.xids: set[int] = set()
+        self.xids = _NONE
         self._xid, self._finish, self._messages = 0, INVALID, 0
 
     def of(self, chunk: DecodedChunk, size: int, end: Lsn, time_us: int) -> Stamps:
@@ -92,7 +93,7 @@ class TransactionStamps:
         ``time_us``: as ``Stamps`` says."""
         stamps = Stamps(chunk, size, end, time_us, self._xid, self._finish, self._messages)
         self._xid, self._finish, self._messages = stamps.last()
-        self.xids |= stamps.transactions()
+        self.xids = np.append(self.xids, stamps.transactions())
         return stamps
 
     def of_undecoded(self, end: Lsn, time_us: int) -> Stamps:

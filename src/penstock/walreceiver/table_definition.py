@@ -20,7 +20,10 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.attribute import AttGenerated, Attribute
 from penstock.errors import PenstockError
@@ -189,6 +192,10 @@ class TableDefinition:
         return {each.attribute.name: each for each in self.attributes}
 
 
+Xids: TypeAlias = "Sequence[int] | NDArray[np.int64]"
+"""Transaction numbers: a batch may have a million."""
+
+
 @dataclass(frozen=True, slots=True)
 class SeenTransactions:
     """The transactions visible to a look: those before ``next_xid`` that were not ``running``.
@@ -201,9 +208,11 @@ class SeenTransactions:
     next_xid: int
     running: frozenset[int] = frozenset()
 
-    def has(self, xids: Collection[int]) -> bool:
+    def has(self, xids: Xids) -> bool:
         """Return whether all of these transactions were seen."""
-        return not any(xid in self.running or _follows(xid, self.next_xid) for xid in xids)
+        asked = np.asarray(xids, np.int64)
+        later = _follow(asked, self.next_xid)
+        return not (later | np.isin(asked, [*self.running])).any()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +233,7 @@ def read_definitions(
     connection: Connection,
     publications: Sequence[str],
     oids: Collection[int],
-    xids: Collection[int] = (),
+    xids: Xids = (),
 ) -> Definitions | None:
     """Look at tables by their OIDs; the result omits dropped tables. ``xids``: sent transactions;
     wait until they are visible, unless their commits may wait for us (a synchronous standby).
@@ -244,7 +253,7 @@ def read_definitions(
     return Definitions(position, Lsn.parse(str(until)), xid, seen, found, tuple(publications))
 
 
-def _see(connection: Connection, xids: Collection[int]) -> tuple[Lsn, int, SeenTransactions]:
+def _see(connection: Connection, xids: Xids) -> tuple[Lsn, int, SeenTransactions]:
     """Ask for the end of the flushed WAL and the ended transactions. Later queries see at least the
     changes of these transactions."""
     deadline = time.monotonic() + _SEEN_S
@@ -257,9 +266,10 @@ def _see(connection: Connection, xids: Collection[int]) -> tuple[Lsn, int, SeenT
         time.sleep(_PAUSE_S)
 
 
-def _follows(xid: int, other: int) -> bool:
+def _follow(xids: NDArray[np.int64], other: int) -> NDArray[np.bool_]:
     """Compare as TransactionIdFollowsOrEquals does: xids begin again after 2^32."""
-    return (xid - other) % _XIDS_IN_ALL < _XIDS_IN_ALL // 2
+    found: NDArray[np.bool_] = (xids - other) % _XIDS_IN_ALL < _XIDS_IN_ALL // 2
+    return found
 
 
 def parse_definition(raw: Raw) -> TableDefinition:
@@ -396,7 +406,7 @@ class WrittenSince:
     def has_written(self, xid: int) -> bool:
         """Return whether a transaction came after those that restored the catalogs."""
         frozen = xid < _FIRST_NORMAL_XID
-        return not frozen and _follows(xid, self.xid)
+        return not frozen and bool(_follow(np.array([xid]), self.xid)[0])
 
 
 _FIRST_NORMAL_XID: Final = 3
