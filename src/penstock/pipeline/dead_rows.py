@@ -8,8 +8,9 @@ table where it was found. Only one run of the file's rows is in memory at a time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -66,21 +67,29 @@ class EndAllItem:
     partition_values: PartitionValues | None = None
 
 
-def write_dead(dead: DeadRows, file: LocateItem, hits: Hits) -> list[WrittenFile]:
-    """Write the rows of ``hits`` that become dead; return the new files. Raises StorageError."""
+def write_dead(dead: DeadRows, searched: Sequence[tuple[LocateItem, Hits]]) -> list[WrittenFile]:
+    """Write the rows found in files of one table that become dead; return the new files. Raises
+    StorageError; nothing is left behind then."""
     rows = dead.rows.table()
-    position, index = hits.of(rows["old"].to_numpy())
-    if not len(position):
-        return []
+    old = rows["old"].to_numpy()
 
-    def stamps(here: slice) -> Mapping[str, pa.Array]:
-        found = rows.take(pa.array(index[here]))
-        return {name: found[f"s{i}"] for i, name in enumerate(dead.stamps)}
+    def marked() -> Iterator[pa.Table]:
+        for file, hits in searched:
+            position, index = hits.of(old)
+            if not len(position):
+                continue
+            given = constants(file.partition_values, dead.schema)
+            stamps = partial(_stamps, dead, rows, index)
+            with open_parquet(file.table_uri, file.path) as parquet:
+                yield from _marked(parquet, dead.schema, given, position, stamps)
 
-    writer = TableWriter(dead.storage, file.table_uri, dead.schema, dead.layout)
-    given = constants(file.partition_values, dead.schema)
-    with open_parquet(file.table_uri, file.path) as parquet:
-        return writer.write(_marked(parquet, dead.schema, given, position, stamps))
+    where = searched[0][0]
+    return TableWriter(dead.storage, where.table_uri, dead.schema, dead.layout).write(marked())
+
+
+def _stamps(dead: DeadRows, rows: pa.Table, index: Integers, here: slice) -> Mapping[str, pa.Array]:
+    found = rows.take(pa.array(index[here]))
+    return {name: found[f"s{i}"] for i, name in enumerate(dead.stamps)}
 
 
 def end_all(item: EndAllItem) -> tuple[Integers, list[WrittenFile]]:

@@ -6,6 +6,7 @@ their costs. ``apply`` combines the results of the tasks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from penstock.pipeline.dead_rows import DeadRows, EndAllItem
 from penstock.pipeline.history import HistoryWork
 from penstock.pipeline.hits import Hits
 from penstock.pipeline.index_lookup import FileName, look_up
-from penstock.pipeline.job import HERE_SECONDS
+from penstock.pipeline.job import HERE_SECONDS, pack
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.net_change import Incomplete, NetChange
@@ -40,6 +41,8 @@ _WRITE_SECONDS: Final = 0.0025
 _SECONDS_PER_ROW: Final = 2e-8
 """Seconds per row of a searched file, and per key."""
 _SECONDS_PER_BYTE: Final = 2e-9
+_BYTES_PER_OLD_ROW: Final = 64 << 10
+"""Bytes of a file that are read for one old row: a page of each column."""
 _SECONDS_PER_BYTE_REWRITTEN: Final = 3e-8
 """Seconds per byte of a file whose rows are written again."""
 
@@ -145,16 +148,46 @@ def searches(
     known: Mapping[FileName, Hits] = {}
     if options.indexes is not None and work.by_index and net.schema.key:
         known = look_up(options.indexes, spark, net.schema, keys, files)
+    together: dict[int, list[tuple[float, LocateItem]]] = {}
     for part, file in files:
         hits = known.get((part.number, file.path))
         if hits is not None and not len(hits.probe):
             continue
         where = locate_item(number, part, net, file, probe, hits)
+        if completing or dead is not None:
+            seconds = search_seconds(file, keys) + _read_seconds(file, completing)
+            together.setdefault(part.number, []).append((seconds, where))
+            continue
+        search = SearchItem((where,), net.removed.num_rows)
+        items.append((0.0 if search.is_known else search_seconds(file, keys), search))
+    for at, searched in together.items():
+        part = work.parts[at]
         completions = tuple(each.of(part) for each in completing)
         stay = None if dead is None else _dead_of(part, net, dead)
-        search = SearchItem(where, net.removed.num_rows, completions, stay)
-        items.append((0.0 if search.is_known else search_seconds(file, keys), search))
+        for group in _groups(searched, options, spark):
+            wheres = tuple(where for _, where in group)
+            search = SearchItem(wheres, net.removed.num_rows, completions, stay)
+            items.append((sum(seconds for seconds, _ in group), search))
     return items
+
+
+def _groups(
+    searched: Sequence[tuple[float, LocateItem]], options: ApplyOptions, spark: Spark
+) -> list[tuple[tuple[float, LocateItem], ...]]:
+    """Divide files whose rows are written again among as many tasks as pay: each task writes files
+    of its own, and a file for each file that was searched would double their number with each
+    batch."""
+    count = math.ceil(sum(seconds for seconds, _ in searched) / max(options.here_seconds, 1e-3))
+    if count > 1:  # a small batch needs no Spark session
+        count = min(count, spark.sparkContext.defaultParallelism, len(searched))
+    return pack([(each[0], each) for each in searched], max(count, 1))
+
+
+def _read_seconds(file: DataFile, completing: Sequence[_Completing]) -> float:
+    """Estimate the cost of reading old rows of a file and writing them again."""
+    rows: int = sum(each.incomplete.rows.num_rows for each in completing)
+    size: int = min(file.size, rows * _BYTES_PER_OLD_ROW)
+    return size * _SECONDS_PER_BYTE
 
 
 def search_seconds(file: DataFile, keys: pa.Table) -> float:

@@ -35,14 +35,15 @@ HISTORY: Final = -1
 
 @dataclass(frozen=True)
 class SearchItem:
-    """One file to search: locate the batch's keys in it, complete and write the new rows that need
-    old rows of the file, and write its ``dead`` rows again.
+    """Files of one table to search: locate the batch's keys in them, complete and write the new
+    rows that need old rows of the files, and write their ``dead`` rows again, to as few files as
+    they need.
 
     The first ``removals`` probe rows are keys that must exist and are removed; the other keys must
     not exist.
     """
 
-    locate: LocateItem
+    locates: tuple[LocateItem, ...]
     removals: int
     completions: tuple[Completion, ...] = ()
     dead: DeadRows | None = None
@@ -50,7 +51,13 @@ class SearchItem:
     @property
     def is_known(self) -> bool:
         """Return whether the item needs no more reading or writing."""
-        return self.locate.known is not None and not self.completions and self.dead is None
+        known = all(where.known is not None for where in self.locates)
+        return known and not self.completions and self.dead is None
+
+    @property
+    def work(self) -> int:
+        """The number of the work."""
+        return self.locates[0].work
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ Result = Located | Candidates | Written | ShownRows | Failed
 
 def run_item(item: Item) -> Iterator[Result]:
     """Do one item, in a task. An expected error is its last result."""
-    work = item.locate.work if isinstance(item, SearchItem | ShowItem) else item.work
+    work = item.locate.work if isinstance(item, ShowItem) else item.work
     try:
         yield from _run(item)
     except duckdb.OutOfMemoryException as error:
@@ -140,20 +147,37 @@ def _run(item: Item) -> Iterator[Result]:
     if isinstance(item, EndAllItem):
         yield from _end_all(item)
         return
-    where = item.locate
-    hits = locate(where)
     if isinstance(item, ShowItem):
-        yield _shown(item, hits)
+        yield _shown(item, locate(item.locate))
         return
-    if where.multiset:
-        yield Candidates(where.work, where.path, hits.position, hits.probe, where.part)
+    yield from _search(item)
+
+
+def _search(item: SearchItem) -> Iterator[Result]:
+    searched: list[tuple[LocateItem, Hits]] = []
+    for where in item.locates:
+        hits = locate(where)
+        if where.multiset:
+            yield Candidates(where.work, where.path, hits.position, hits.probe, where.part)
+        elif len(hits.probe):
+            searched.append((where, hits))
+            yield _located(where, hits, item.removals)
+    if not searched:
         return
-    if not len(hits.probe):
-        return
+    for completion in item.completions:
+        for done in complete(completion, searched):
+            yield Written(item.work, tuple(done.files), done.rows, done.part)
+    if item.dead is not None:
+        files = write_dead(item.dead, searched)
+        rows = sum(file.rows for file in files)
+        yield Written(item.work, tuple(files), rows, searched[0][0].part)
+
+
+def _located(where: LocateItem, hits: Hits, removals: int) -> Located:
     found = bitmap_of(hits.probe)
     repeated = BitMap() if len(found) == len(hits.probe) else _repeated_numbers(hits.probe)
-    goes = bitmap_of(hits.position[hits.probe < item.removals])
-    yield Located(
+    goes = bitmap_of(hits.position[hits.probe < removals])
+    return Located(
         where.work,
         where.path,
         goes.serialize(),
@@ -161,13 +185,6 @@ def _run(item: Item) -> Iterator[Result]:
         repeated.serialize(),
         where.part,
     )
-    for completion in item.completions:
-        for done in complete(completion, where, hits):
-            yield Written(where.work, tuple(done.files), done.rows, done.part)
-    if item.dead is not None:
-        files = write_dead(item.dead, where, hits)
-        rows = sum(file.rows for file in files)
-        yield Written(where.work, tuple(files), rows, where.part)
 
 
 def _shown(item: ShowItem, hits: Hits) -> ShownRows:

@@ -6,7 +6,8 @@ The WrittenFiles are not yet in the table. Memory holds one run of the old file'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,20 +105,36 @@ class Completed:
     rows: int
 
 
-def complete(completion: Completion, where: LocateItem, hits: Hits) -> Iterator[Completed]:
-    """Complete and write the rows whose old versions are at ``hits`` in the file that was searched.
-    The new versions may go to another table. Raises StorageError, ValueNotRepresentable.
+def complete(
+    completion: Completion, searched: Sequence[tuple[LocateItem, Hits]]
+) -> Iterator[Completed]:
+    """Complete and write the rows whose old versions were found in files of one table. The new
+    versions may go to another table. Raises StorageError, ValueNotRepresentable; nothing is left
+    behind then.
     """
     rows = completion.rows.table()
-    position, index = hits.of(rows["old"].to_numpy())
-    to = rows["to"].to_numpy()[index]
-    for part in np.unique(to).tolist():
-        destination, here = completion.destinations[part], to == part
-        with open_parquet(where.table_uri, where.path) as parquet:
-            source = _OldRows(completion, parquet, where.partition_values)
-            found = source.completed(rows, position[here], index[here])
-            files = destination.writer().write(destination.of(each) for each in found)
-        yield Completed(part, files, int(here.sum()))
+    old, to = rows["old"].to_numpy(), rows["to"].to_numpy()
+    writers: dict[int, TableWriter] = {}
+    counts: Counter[int] = Counter()
+    try:
+        for where, hits in searched:
+            position, index = hits.of(old)
+            for part in np.unique(to[index]).tolist():
+                destination, here = completion.destinations[part], to[index] == part
+                writer = writers.setdefault(part, destination.writer())
+                counts[part] += int(here.sum())
+                with open_parquet(where.table_uri, where.path) as parquet:
+                    source = _OldRows(completion, parquet, where.partition_values)
+                    for each in source.completed(rows, position[here], index[here]):
+                        writer.add(destination.of(each))
+        for writer in writers.values():
+            writer.close()
+    except BaseException:
+        for writer in writers.values():
+            writer.abort()
+        raise
+    for part, writer in writers.items():
+        yield Completed(part, writer.files, counts[part])
 
 
 @dataclass(frozen=True)
