@@ -106,6 +106,20 @@ def random_change(source: Publisher, dice: random.Random) -> None:
         source.update(at, values, dice.choice((frozenset({"big"}), frozenset())))
 
 
+def test_files_do_not_become_more_with_each_batch(lake: Lake) -> None:
+    """New versions that keep cells of old rows in many files are written to few files."""
+    source = publisher(*(row(a, big=f"toast {a}") for a in range(40)))
+    table = lake.create(source)
+    lake.follow(table, source)
+    for batch in range(6):
+        for at in range(batch % 2, 40, 2 + batch % 3):
+            source.update(at, {"n": batch}, frozenset({"big"}))
+        (outcome,) = lake.stage((table, source))
+        assert outcome.files_written <= lake.spark.sparkContext.defaultParallelism
+        lake.commit(table)
+        lake.check(table, source)
+
+
 def test_random_work_on_a_multiset(lake: Lake) -> None:
     source = Publisher(dict(TYPES), (), FULL)
     table = lake.create(source)
