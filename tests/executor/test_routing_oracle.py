@@ -17,7 +17,7 @@ from fix_postgres import Database
 from penstock import pgtypes
 from penstock.attribute import Attribute
 from penstock.catalog import LakeTable
-from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.errors import FeatureNotSupported
 from penstock.executor.routes import ROUTE, Route
 from penstock.pgtypes import pg_type
 from penstock.pipeline.partition_tree import membership, routing_of
@@ -445,11 +445,12 @@ def route_of(table: LakeTable, tree: list[LakeTable], columns: Sequence[LakeColu
 
 def leaf_of(route: Route, row: pa.StructScalar) -> str:
     batch = pa.RecordBatch.from_struct_array(pa.array([row], row.type))
-    try:
-        return route.leaves[int(route.leaves_of(batch)[0])].name
-    except PenstockError as error:
-        assert error.sqlstate == "23514"
-        return f"{error.message}\n{error.detail}"
+    number = int(route.find(pa.Table.from_batches([batch]))[0])
+    if number >= 0:
+        return route.leaves[number].name
+    error = route.error(batch, number)
+    assert error.sqlstate == "23514"
+    return f"{error.message}\n{error.detail}"
 
 
 def rows_of(types: Sequence[str]) -> list[tuple[Any, ...]]:

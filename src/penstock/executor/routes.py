@@ -99,16 +99,6 @@ class Route:
             found[self.above.find(rows) != 0] = _OUTSIDE
         return found
 
-    def leaves_of(self, rows: pa.RecordBatch) -> Integers:
-        """Return the index of each row's leaf. Raises the ``error`` of the first row without a
-        leaf."""
-        found = self.find(pa.Table.from_batches([rows]))
-        wrong = np.flatnonzero(found < 0)
-        if len(wrong):
-            at = int(wrong[0])
-            raise self.error(rows.slice(at, 1), int(found[at]))
-        return found
-
     def place(
         self,
         rows: pa.RecordBatch,

@@ -430,7 +430,8 @@ class Piece:
 
     def spill(self, folder: Path) -> None:
         """Move the messages to disk. Raises StorageError."""
-        self.spooled = SpooledMessages.write(folder, MessageChunk.joined(self.chunks()))
+        whole = MessageChunk.joined([part.chunk for part in self.parts])
+        self.spooled = SpooledMessages.write(folder, whole)
         self.parts = []
 
     def forget(self) -> None:
