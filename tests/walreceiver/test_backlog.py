@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -145,6 +146,8 @@ def fetched(backlog: Backlog) -> list[bytes]:
 
 
 def streamed(publisher: Publisher, slot: str, options: PgoutputOptions, until: Lsn) -> list[bytes]:
+    """The messages up to ``until``. Before 15, a server sends empty transactions as well, and
+    autovacuum may have written some after it."""
     stream = ReplicationStream(publisher.connection)
     stream.start(slot, Lsn(0), options.text())
     frames: list[bytes] = []
@@ -153,7 +156,13 @@ def streamed(publisher: Publisher, slot: str, options: PgoutputOptions, until: L
         assert time.monotonic() < deadline
         frames += stream.receive(0.05)
     stream.close()
-    return [frame[XLOGDATA_HEADER:] for frame in frames]
+    messages = [frame[XLOGDATA_HEADER:] for frame in frames]
+    return list(itertools.takewhile(lambda message: not begins_after(until, message), messages))
+
+
+def begins_after(until: Lsn, message: bytes) -> bool:
+    """Begin carries the LSN of its commit."""
+    return message[:1] == b"B" and int.from_bytes(message[1:9]) >= until
 
 
 def rows(messages: list[bytes]) -> int:
