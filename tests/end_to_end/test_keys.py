@@ -192,6 +192,50 @@ def test_rows_that_were_never_sent_are_skipped_and_counted(
     assert (row["confl_update_missing"], row["confl_delete_missing"]) == (6, 3)
 
 
+def test_a_key_to_which_a_missing_row_did_not_move(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    database_on: Callable[[int], Database],
+) -> None:
+    """Changes after it find the row that the target has under that key, or none."""
+    stock, database = database, database_on(17)
+    create = "CREATE TABLE m (id integer PRIMARY KEY, v text)"
+    database.execute(
+        f"{create}; INSERT INTO m SELECT i, 'sent' FROM generate_series(1, 9) i;"
+        "CREATE PUBLICATION p FOR TABLE m WITH (publish = 'update')"
+    )
+    stock.execute(create)
+    stock.execute(f"CREATE SUBSCRIPTION moved CONNECTION '{database.conninfo}' PUBLICATION p")
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    wait_until(lambda: stock.value(_SYNCED), "copied tables", 90)
+    try:
+        database.execute(
+            "INSERT INTO m SELECT i, 'never' FROM generate_series(20, 24) i;"
+            "DELETE FROM m WHERE id <= 6; BEGIN;"
+            "UPDATE m SET id = 1, v = 'a' WHERE id = 20; UPDATE m SET v = 'b' WHERE id = 1;"
+            "UPDATE m SET id = 2, v = 'c' WHERE id = 21; UPDATE m SET id = 30 WHERE id = 2;"
+            "UPDATE m SET id = 33 WHERE id = 30; UPDATE m SET v = 'd' WHERE id = 33;"
+            "UPDATE m SET id = 31 WHERE id = 22; UPDATE m SET id = 32 WHERE id = 31;"
+            "UPDATE m SET id = 4 WHERE id = 32; UPDATE m SET v = 'e' WHERE id = 4; COMMIT"
+        )
+        node.caught_up("s", database)
+        lsn = database.value("SELECT pg_current_wal_flush_lsn()")
+        confirmed = (
+            f"SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots "
+            "WHERE slot_name = 'moved'"
+        )
+        wait_until(lambda: database.value(confirmed), "the confirmation", 90)
+        assert sorted(node.rows("m")) == stock.rows("SELECT * FROM m ORDER BY id")
+        stats = "SELECT confl_update_missing FROM pg_stat_subscription_stats"
+        (missing,) = node.node.sql(stats).rows
+        told = f"{stats} WHERE subname = 'moved'"
+        wait_until(lambda: stock.value(told) == missing[0], "the same count", 30)
+    finally:
+        stock.execute("DROP SUBSCRIPTION moved")
+
+
 def test_missing_rows_of_partitions_are_told_as_a_server_tells_them(
     local_node: Callable[..., LocalNode],
     database: Database,

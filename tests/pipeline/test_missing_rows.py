@@ -82,7 +82,7 @@ def test_keyed_tables(there: set[int], changes: list[tuple[str, int, int]]) -> N
                 model[key] = new
             case "U":
                 # the publisher's own index does not let a key move to one that is there
-                assume(to == key or to not in model)
+                assume(to == key or key not in model or to not in model)
                 messages.append(Message(publisher.relation, "U", new=new, old=old))
                 if key in model:
                     del model[key]
@@ -168,6 +168,21 @@ def test_many_changes_of_one_row_that_is_not_there(truncate: bool) -> None:
     assert net.skipped.update_missing == (2000 if truncate else 1500)
 
 
+@pytest.mark.parametrize("truncate", [False, True])
+def test_many_changes_of_the_key_of_a_row_that_is_not_there(truncate: bool) -> None:
+    publisher = Publisher(dict(TYPES), ("k",))
+    messages = [Message(publisher.relation, "T")] if truncate else []
+    for k in range(2000):
+        old, new = {"k": k, "v": None}, {"k": k + 1, "v": k + 1}
+        messages.append(Message(publisher.relation, "U", new=new, old=old))
+    found, truncates = batches(messages, TYPES)
+    table: Rows = [] if truncate else [{"k": 1500, "v": 0}]
+    net = _carry_out(fold(found, _schema(("k",)), truncates=truncates), table)
+    assert table == ([] if truncate else [{"k": 2000, "v": 2000}])
+    assert net.skipped is not None
+    assert net.skipped.update_missing == (2000 if truncate else 1500)
+
+
 def test_what_is_told_of_skipped_changes() -> None:
     publisher = Publisher(dict(TYPES), ("k",))
     messages = [
@@ -181,6 +196,9 @@ def test_what_is_told_of_skipped_changes() -> None:
     assert net.without is not None
     assert net.removed["k"].to_pylist() == [1, 2, 4]
     net = net.without(np.array([0, 1, 1]))
+    assert net.asks and net.without is not None  # whether the row to which 2 did not move is there
+    assert net.removed["k"].to_pylist() == [1, 2, 3, 4]
+    net = net.without(np.array([0, 1, 1, 1]))
     assert net.skipped is not None
     assert (net.skipped.update_missing, net.skipped.delete_missing) == (2, 1)
     assert net.skipped.updates["k"].to_pylist() == [2, 3]

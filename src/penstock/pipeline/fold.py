@@ -10,7 +10,7 @@ If existing keys are not an error, ``apply`` folds again and passes them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -258,11 +258,52 @@ class _KeyedFold:
         """Fold again without changes of missing rows. ``missing``: first events of keys that have
         no row."""
         events = KeyEvents(self.schema.key, self.changes)
-        gone = changes_of_missing(*events.grouped(), missing, self.truncate)
+        event, key = events.grouped()
+        gone = changes_of_missing(event, key, missing, self.truncate)
         if not len(gone):
             raise ProtocolViolation(
                 f'changes of table "{self.table}" do not follow from one another'
             )
+        if not np.isin(gone * 4 + CREATE, event).any():
+            return self._left_out(gone)
+        # The new key of a skipped change may have a row, which later changes find.
+        totals = events.totals()
+        there = totals.existed | self._replaced(totals.first)
+        held = np.empty(0, np.int64) if self.truncate else totals.first[there]
+        unknown = np.empty(0, np.int64) if self.truncate else totals.first[~there]
+        visited = visit(event, key, np.setdiff1d(held, missing), unknown, self._keeps_local)
+        return self._asked(events, totals) if visited is None else self._left_out(visited.missing)
+
+    def _asked(self, events: KeyEvents, totals: KeyTotals) -> NetChange:
+        """Return a net change that asks at once for all keys that changes may have to find in the
+        target. One after the other would take a search for each link of a chain of changed keys."""
+        event, key = events.grouped()
+        moved = np.isin(position(totals.first) * 4 + REMOVE, event)
+        first = np.sort(totals.first[totals.existed | moved | self._replaced(totals.first)])
+
+        def without(lacking: Integers) -> NetChange:
+            visited = visit(event, key, first[lacking == 0], (), self._keeps_local)
+            assert visited is not None
+            return self._left_out(visited.missing)
+
+        asked = events.keys(first)
+        none = self.changes.new.slice(0, 0)
+        return NetChange(
+            *(self.table, self.schema, len(self.changes), none, asked, asked.slice(0, 0)),
+            skipped=self.skipped,
+            resolved=self.resolved,
+            asks=True,
+            without=without,
+        )
+
+    @property
+    def _keeps_local(self) -> bool:
+        return self.options.conflict_resolution == KEEP_LOCAL
+
+    def _left_out(self, gone: Integers) -> NetChange:
+        """Fold again without the changes at ``gone``, which found no rows."""
+        if not len(gone):
+            return self.net()
         left_out = self._mask(gone)
         more = self.changes.skipped(left_out, self.schema.key)
         skipped = more if self.skipped is None else self.skipped.with_more(more)
@@ -394,37 +435,64 @@ def _value_not_sent(table: str, column: str) -> ReplicationConflict:
     )
 
 
-# Changes of a run whose key exists already, if such changes are skipped (``keep_local``).
-#
-# They are found from the key events of a run and the keys that have a row before it. Changes are
-# visited one after the other: a row whose change of key is skipped keeps its key, with which a
-# later change may conflict.
+# Changes of a run visited one after the other, as PostgreSQL's apply worker does. They are found
+# from the key events of the run and the keys that have a row before it.
 
 
-def find_existing_keys(event: Integers, key: Integers, there: Integers) -> Integers:
-    """Return the positions of changes whose key exists, without changes of missing rows.
+@dataclass(frozen=True)
+class Visited:
+    """The positions of changes whose row is missing, and of others whose new key exists."""
+
+    missing: Integers
+    existing: Integers
+
+
+def visit(
+    event: Integers, key: Integers, there: Integers, unknown: Collection[int], keeps_local: bool
+) -> Visited | None:
+    """Visit the changes in order. Return None if a change has to find a row whose key is unknown.
+
     ``event``, ``key``: from ``KeyEvents.grouped``; ``there``: the keys that have a row before the
-    run."""
+    run; ``unknown``: keys that may have one. ``keeps_local``: a change whose new key exists is
+    skipped: its row keeps its key, with which a later change may conflict.
+    """
     order = np.argsort(event)
     event, key = event[order], key[order]
     at = position(event)
     moves = np.append(False, at[1:] == at[:-1])  # the CREATE of a change of the key
-    held, found = set(there.tolist()), []
+    held, doubtful = set(there.tolist()), set(np.asarray(unknown).tolist())
+    missing: list[int] = []
+    existing: list[int] = []
     former: int | None = None
     for what, row, change, moved in zip(
         *(kind(event).tolist(), key.tolist(), at.tolist(), moves.tolist()), strict=True
     ):
-        if what == REMOVE:
-            former = row if row in held else None
-            held.discard(row)
-        elif what == CREATE and not (moved and former is None):
+        if what == CREATE:
+            if moved and former is None:
+                continue
             if row in held:
-                found.append(change)
-                if moved and former is not None:
+                existing.append(change)
+                if moved and keeps_local and former is not None:
                     held.add(former)
-            else:
-                held.add(row)
-    return np.array(found, np.int64)
+            held.add(row)
+            doubtful.discard(row)
+            continue
+        if row in doubtful:
+            return None
+        former = row if row in held else None
+        if former is None:
+            missing.append(change)
+        elif what == REMOVE:
+            held.discard(row)
+    return Visited(np.array(missing, np.int64), np.array(existing, np.int64))
+
+
+def find_existing_keys(event: Integers, key: Integers, there: Integers) -> Integers:
+    """Return the positions of changes that are skipped because their new key exists
+    (``keep_local``). Arguments as for ``visit``."""
+    visited = visit(event, key, there, (), keeps_local=True)
+    assert visited is not None
+    return visited.existing
 
 
 # Fold of a table without a key: its rows are a multiset.

@@ -86,11 +86,12 @@ def ended(event: Integers, key: Integers) -> DeletedRows:
 
 
 def changes_of_missing(event: Integers, key: Integers, missing: Integers, begins: bool) -> Integers:
-    """Return the positions of the changes of rows that do not exist.
+    """Return the positions of the changes of rows that do not exist. A change of their keys leads
+    to further ones, which the result does not name.
 
     ``missing``: the first events of keys that have no row in the target. ``begins``: the run begins
     with an empty table, so that no key has a row. Events that follow a REMOVE without a CREATE
-    find no row either. A row that does not exist is still missing after its key changes.
+    find no row either.
     """
     order = np.lexsort((event, key))
     event, key = event[order], key[order]
@@ -102,8 +103,7 @@ def changes_of_missing(event: Integers, key: Integers, missing: Integers, begins
     found = kind(first) != CREATE
     known = new_key[opens] & ~np.isin(first, missing) if not begins else np.zeros(len(first), bool)
     lost = found & ~known
-    root = _roots(event, life, first)
-    return np.unique(position(event[lost[root[life]]]))
+    return np.unique(position(event[lost[life]]))
 
 
 def duplicates(event: Integers, key: Integers) -> Integers:
