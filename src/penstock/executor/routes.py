@@ -27,8 +27,8 @@ from penstock.lakehouse.storage import Storage
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.partition_tree import membership, routing_of
+from penstock.pipeline.routed_writer import Destination
 from penstock.pipeline.routing import CHECK_VIOLATION, Level
-from penstock.pipeline.write import Destination
 from penstock.walsender.lake_columns import LakeColumn, columns_of, schema_of
 
 ROUTE: Final = "_penstock_partition"

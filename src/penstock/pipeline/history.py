@@ -46,9 +46,9 @@ from penstock.pipeline.key_events import CREATE, kind
 from penstock.pipeline.lineage import Lineage
 from penstock.pipeline.net_change import Incomplete
 from penstock.pipeline.rewrite import RewriteItem, RewrittenFile, run_rewrite
+from penstock.pipeline.routed_writer import Destination
 from penstock.pipeline.tasks import Failed, Written
 from penstock.pipeline.versions import Versions
-from penstock.pipeline.write import Destination
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from penstock.lakehouse.table import DeltaTable
 from penstock.pipeline.columns import Integers
 from penstock.pipeline.generated import generated_columns
 from penstock.pipeline.net_change import NetChange
+from penstock.pipeline.routed_writer import Destination
 from penstock.pipeline.routing import Level, by_leaf
-from penstock.pipeline.write import Destination
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,8 @@ from penstock.lakehouse.storage import Storage, resolve, storage_errors
 from penstock.lsn import INVALID, Lsn
 from penstock.pgtypes.out_of_range import ERROR, OutOfRange
 from penstock.pipeline.generated import GeneratedColumns
-from penstock.pipeline.routed_writer import RoutedWriter
+from penstock.pipeline.routed_writer import Destination, RoutedWriter
 from penstock.pipeline.routing import Level
-from penstock.pipeline.write import Destination
 from penstock.protocol.copy_block import CopyBlock
 from penstock.sql.builtin.enum_types import known_enums
 from penstock.walreceiver.connection import Connection

@@ -30,8 +30,9 @@ from penstock.pipeline.net_change import Incomplete, NetChange
 from penstock.pipeline.parts import Leaves, Part, destinations, parts, shares
 from penstock.pipeline.payload import Payload, Payloads
 from penstock.pipeline.prune import candidates, integer_bounds, may_be_live
+from penstock.pipeline.routed_writer import Destination
 from penstock.pipeline.tasks import HISTORY, Item, SearchItem, Written
-from penstock.pipeline.write import Completion, Destination, WriteItem
+from penstock.pipeline.write import Completion, WriteItem
 
 _ITEM_SECONDS: Final = 0.01
 """The approximate cost of a search before it reads its first byte. This and the constants below

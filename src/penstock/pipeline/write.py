@@ -6,11 +6,10 @@ The WrittenFiles are not yet in the table. Memory holds one run of the old file'
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,6 +24,7 @@ from penstock.pipeline.generated import GeneratedColumns
 from penstock.pipeline.hits import Hits
 from penstock.pipeline.locate import LocateItem
 from penstock.pipeline.payload import Payload
+from penstock.pipeline.routed_writer import Destination, RoutedWriter
 
 
 @dataclass(frozen=True)
@@ -47,38 +47,6 @@ def write(item: WriteItem) -> list[WrittenFile]:
     rows = item.generated.filled(item.rows.table())
     writer = TableWriter(item.storage, item.table_uri, rows.schema, item.layout, mark=item.mark)
     return writer.write([rows])
-
-
-@dataclass(frozen=True)
-class Destination:
-    """A table that rows go to. ``columns``: for each column of its ``schema``, the position of that
-    column in the rows; ``generated``: the columns that are computed from others."""
-
-    storage: Storage
-    table_uri: str
-    schema: pa.Schema
-    columns: tuple[int, ...]
-    generated: GeneratedColumns
-    layout: TableLayout = NO_LAYOUT
-
-    def writer(self, target_file_bytes: int = TARGET_FILE_BYTES) -> TableWriter:
-        """Return a writer for rows as the table holds them."""
-        return TableWriter(
-            self.storage,
-            self.table_uri,
-            self.schema,
-            self.layout,
-            target_file_bytes=target_file_bytes,
-        )
-
-    def given(self, rows: pa.Table) -> pa.Table:
-        """Return rows in the table's columns and order; generated columns are not computed yet."""
-        columns = [rows.column(at) for at in self.columns]
-        return pa.Table.from_arrays(columns, schema=self.schema)
-
-    def of(self, rows: pa.Table) -> pa.Table:
-        """Return rows as the table holds them. Raises ValueNotRepresentable."""
-        return self.generated.filled(self.given(rows))
 
 
 @dataclass(frozen=True)
@@ -114,27 +82,18 @@ def complete(
     """
     rows = completion.rows.table()
     old, to = rows["old"].to_numpy(), rows["to"].to_numpy()
-    writers: dict[int, TableWriter] = {}
-    counts: Counter[int] = Counter()
-    try:
+    with RoutedWriter(completion.destinations, None, TARGET_FILE_BYTES) as writer:
         for where, hits in searched:
             position, index = hits.of(old)
-            for part in np.unique(to[index]).tolist():
-                destination, here = completion.destinations[part], to[index] == part
-                writer = writers.setdefault(part, destination.writer())
-                counts[part] += int(here.sum())
-                with open_parquet(where.table_uri, where.path) as parquet:
-                    source = _OldRows(completion, parquet, where.partition_values)
-                    for each in source.completed(rows, position[here], index[here]):
-                        writer.add(destination.of(each))
-        for writer in writers.values():
-            writer.close()
-    except BaseException:
-        for writer in writers.values():
-            writer.abort()
-        raise
-    for part, writer in writers.items():
-        yield Completed(part, writer.files, counts[part])
+            with open_parquet(where.table_uri, where.path) as parquet:
+                source = _OldRows(completion, parquet, where.partition_values)
+                for at, made in source.completed(rows, position, index):
+                    writer.add(made, to[at])
+    files: defaultdict[int, list[WrittenFile]] = defaultdict(list)
+    for part, file in writer.files:
+        files[part].append(file)
+    for part, written in files.items():
+        yield Completed(part, written, sum(file.rows for file in written))
 
 
 @dataclass(frozen=True)
@@ -145,14 +104,17 @@ class _OldRows:
     parquet: pq.ParquetFile
     partition_values: PartitionValues | None
 
-    def completed(self, rows: pa.Table, position: Integers, index: Integers) -> Iterator[pa.Table]:
-        """Yield the new versions of the old file's rows at ``position``, run by run."""
+    def completed(
+        self, rows: pa.Table, position: Integers, index: Integers
+    ) -> Iterator[tuple[Integers, pa.Table]]:
+        """Yield the new versions of the old file's rows at ``position``, run by run: a run's part
+        of ``index``, and its rows."""
         constant = self.partition_values or {}
         names = set(self.parquet.schema_arrow.names) - constant.keys()
         held = [name for name in self.completion.missing.values() if name in names]
         for here, old in read_rows(self.parquet, held, position):
             new = rows.take(pa.array(index[here]))
-            yield self._filled(new, pa.Table.from_batches([old]))
+            yield index[here], self._filled(new, pa.Table.from_batches([old]))
 
     def _filled(self, new: pa.Table, old: pa.Table) -> pa.Table:
         schema, constant = self.completion.schema, self.partition_values or {}
