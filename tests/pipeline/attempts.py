@@ -114,6 +114,7 @@ def main() -> None:
     )
     job.run_task = twice
     publish_changes._INLINE_BYTES = 100  # type: ignore[misc]
+    copy_to._FIRST_WAVE_BYTES = 1 << 14  # type: ignore[misc]  # the calling thread makes it
     for module, name in _HERE:
         setattr(module, name, 0)
     lake = Lake(spark, _folder / "applied", ApplyOptions(here_seconds=0))

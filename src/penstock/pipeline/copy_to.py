@@ -4,12 +4,11 @@ The chosen columns of filtered rows become CopyData messages in portions, or rec
 works in waves of a bounded size: executors read, filter and encode files into the staging area. One
 wave's result is sent while the next wave runs, and then removed. So the driver's memory and the
 staging area hold at most two waves, however large the table and slow the client. The calling thread
-reads and encodes a small amount itself, portion by portion.
+reads and encodes the first wave itself, portion by portion, while Spark begins with the next one.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 import uuid
@@ -199,11 +198,7 @@ def _read(
         ]
         for wave in waves(files)
     )
-    first = list(itertools.islice(items, 2))
-    if len(first) < 2 and sum(item.size for wave in first for item in wave) <= HERE_BYTES:
-        yield from _messages_of(item for wave in first for item in wave)
-    else:
-        yield from _messages_of_waves(spark, storage, itertools.chain(first, items), folder)
+    yield from _messages_of_waves(spark, storage, items, folder)
 
 
 def _files(storage: Storage, table: CopyTable) -> Iterable[ScanFile]:
@@ -231,17 +226,25 @@ def _messages_of_waves(
     spark: Spark, storage: Storage, waves: Iterator[list[CopyItem]], folder: str
 ) -> Iterator[tuple[int, bytes]]:
     """Yield messages. Each wave is made while the result of the wave before it is sent."""
+    first = next(waves, None) or []
+    wave = next(waves, None)
+    if wave is None:
+        yield from _messages_of(first)
+        return
     began, waited, rows = time.monotonic(), 0.0, 0
     with ThreadPoolExecutor(1, thread_name_prefix="copy") as pool:
         running: Future[list[EncodedFile]] | None = None
         try:
-            while (wave := next(waves, None)) is not None or running is not None:
+            while wave is not None or running is not None:
                 waiting = time.monotonic()
                 made = [] if running is None else running.result()
                 waited += time.monotonic() - waiting
-                running = None
-                if wave is not None:
-                    running = pool.submit(_run_wave, spark, wave)
+                running = None if wave is None else pool.submit(_run_wave, spark, wave)
+                wave = next(waves, None)
+                for portion in _messages_of(first):
+                    rows += portion[0]
+                    yield portion
+                first = []
                 for file in made:
                     rows += file.rows
                     yield from _portions(storage, file)
