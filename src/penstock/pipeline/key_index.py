@@ -27,6 +27,10 @@ from penstock.pipeline.hits import Hits
 from penstock.pipeline.key_codes import KeyCodes, encode, fit, is_wide
 
 _ROWS_AT_ONCE: Final = 65_536
+_NUMBER_S: Final = 2e-7
+_UUID_S: Final = 5e-7
+_DIGEST_S: Final = 1.5e-6
+"""Seconds of a core in which a row of an index is made, by the kinds of its key."""
 _MAGIC: Final = b"penstock key index 1\n"
 _LENGTH_BYTES: Final = 4
 _ALIGNMENT: Final = 64
@@ -43,6 +47,13 @@ class IndexItem:
     rows: int
     key: tuple[str, ...]
     kinds: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The time that the index takes, estimated."""
+        if self.kinds == ("uuid",):
+            return self.rows * _UUID_S
+        return self.rows * (_DIGEST_S if is_wide(self.kinds) else _NUMBER_S)
 
     def header(self) -> bytes:
         """Return the description of the file, with which the bytes of its index begin."""

@@ -45,7 +45,6 @@ _HELD_AT_MOST: Final = 100_000
 _ASKED: Final = 2
 """The number of searches of a file before it gets an index: for rare batches it does not pay."""
 _TRIED_AGAIN_S: Final = 600.0
-_SECONDS_PER_ROW: Final = 1e-6
 _HERE_SECONDS: Final = 1.0
 """The estimate up to which an index is made in this process, beside the batches: if only sessions
 write, Spark may not have been started."""
@@ -233,9 +232,8 @@ class KeyIndexes:
         return found
 
     def _build_large(self, spark: Spark, item: IndexItem) -> None:
-        cost = item.rows * _SECONDS_PER_ROW
         name = f"penstock: key index {item.path}"[:200]
-        results = run_job(spark, [(cost, item)], build_bytes, name, here=_HERE_SECONDS)
+        results = run_job(spark, [(item.seconds, item)], build_bytes, name, here=_HERE_SECONDS)
         if results:
             self._write(item, results[0])
         self._hold(_key(item), self._mapped(item) if results else None, 0)
