@@ -253,7 +253,7 @@ def test_many_key_changes_of_one_row() -> None:
 @pytest.mark.parametrize("operations", ["II", "UI", "DII"])
 def test_a_key_inserted_twice_is_a_unique_violation(operations: str) -> None:
     with pytest.raises(ReplicationConflict, match=r'"public\.t"') as raised:
-        folded(publisher_with(), sent(operations))
+        with_old_rows(folded(publisher_with(), sent(operations)))
     assert raised.value.sqlstate == "23505"
     line = "Key already exists."
     assert str(raised.value.detail).startswith(f"{line}\nKey (a)=(1); existing local row (1, ")
@@ -267,10 +267,18 @@ def test_a_key_inserted_twice_is_a_unique_violation(operations: str) -> None:
 def test_changes_of_rows_that_the_run_has_removed_are_skipped(
     operations: str, updates: int, deletes: int
 ) -> None:
-    net = folded(publisher_with(), sent(operations))
+    net = with_old_rows(folded(publisher_with(), sent(operations)))
     assert net.skipped is not None
     assert (net.skipped.update_missing, net.skipped.delete_missing) == (updates, deletes)
     assert net.rows.num_rows == operations.endswith("I")
+
+
+def with_old_rows(net: NetChange) -> NetChange:
+    """Of a target that has the rows for which a run asks that removes or makes a row twice."""
+    if not net.asks:
+        return net
+    assert net.without is not None
+    return net.without(np.zeros(net.removed.num_rows, int))
 
 
 def sent(operations: str) -> list[Message]:

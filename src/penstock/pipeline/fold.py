@@ -152,7 +152,8 @@ def _not_updatable(table: str, schema: TableSchema, needed: set[str]) -> SchemaC
 class _KeyedFold:
     """The fold of a table with a key. ``skipped``: the changes left out so far; ``resolved``: the
     changes found so far whose new key exists already; ``replaces``: changes whose row replaces an
-    existing row."""
+    existing row; ``again``: those whose row replaces a row of the run; ``searched``: no change of a
+    missing row is left among those whose order shows one."""
 
     table: str
     schema: TableSchema
@@ -163,14 +164,26 @@ class _KeyedFold:
     skipped: Skipped | None = None
     resolved: Met | None = None
     replaces: Mask | None = None
+    again: Mask | None = None
+    searched: bool = False
 
     def net(self) -> NetChange:
         table, schema, changes = self.table, self.schema, self.changes
         events = KeyEvents(schema.key, changes)
         totals = events.totals()
+        if not self.searched and np.any(totals.balance != _expected(totals)):
+            if not self.truncate and np.any(totals.existed):
+                return self._asked(events, totals)
+            none = np.empty(0, np.int64)
+            if len(changes_of_missing(*events.grouped(), none, self.truncate)):
+                return self._without(none)
         twice, local = self._made_twice(events, totals)
-        if len(twice):
+        if len(twice) and self._keeps_local:
             return self._kept(position(twice), local)
+        if len(twice):
+            met = self._mask(position(twice))
+            again = met if self.again is None else self.again | met
+            return replace(self, again=again, resolved=self._told(met, local)).net()
         if not self._follows(totals):
             return self._without(np.empty(0, np.int64))
         there = totals.existed | self._replaced(totals.first)
@@ -215,27 +228,30 @@ class _KeyedFold:
     def _follows(self, totals: KeyTotals) -> bool:
         """Return whether the changes of each key alternate and, after a TRUNCATE, begin with an
         insert. If not, there are changes of missing rows."""
-        expected = totals.exists.astype(np.int64) - totals.existed
         emptied = self.truncate and np.any(totals.existed)
-        return bool(np.all(totals.balance == expected) and not emptied)
+        more = totals.balance - _expected(totals)
+        again = 0 if self.again is None else np.count_nonzero(self.again)
+        return bool(np.all(more >= 0) and more.sum() == again and not emptied)
 
     def _made_twice(self, events: KeyEvents, totals: KeyTotals) -> tuple[Integers, LocalRows]:
         """Return the events that create a key for which an earlier change has made a row, and these
         earlier rows. Raises ReplicationConflict if that is an error."""
-        expected = totals.exists.astype(np.int64) - totals.existed
-        if not np.any(totals.balance > expected):
+        if not np.any(totals.balance > _expected(totals)):
             return np.empty(0, np.int64), {}
         event, key = events.grouped()
-        if self._told_enough:
+        if self._told_enough and self._keeps_local:
             there = totals.first[totals.existed & (not self.truncate)]
             met = find_existing_keys(event, key, there)
             return met * 4 + CREATE, {}
         twice = duplicates(event, key)
-        made = position(in_the_way(event, key, twice[:KEPT]))
-        told = (self.changes.told(at, self.schema.key)[0] for at in made.tolist())
+        made = position(in_the_way(event, key, twice, self._keeps_local))
+        if self.again is not None:
+            new = ~self.again[position(twice)]
+            twice, made = twice[new], made[new]
+        told = (self.changes.told(at, self.schema.key)[0] for at in made[:KEPT].tolist())
         rows = (LocalRow(row, of_run=True) for row in told)
-        local = dict(zip(position(twice[:KEPT]).tolist(), rows, strict=True))
-        if len(twice) and self.options.conflict_resolution != KEEP_LOCAL:
+        local = dict(zip(position(twice[:KEPT]).tolist(), rows, strict=False))
+        if len(twice) and self.options.conflict_resolution == ERROR:
             raise self._exists(self.table, twice, events.keys(twice), local)
         return twice, local
 
@@ -284,7 +300,10 @@ class _KeyedFold:
         def without(lacking: Integers) -> NetChange:
             visited = visit(event, key, first[lacking == 0], (), self._keeps_local)
             assert visited is not None
-            return self._left_out(visited.missing)
+            if len(visited.missing) or len(duplicates(event, key)) or not self._keeps_local:
+                return self._left_out(visited.missing)
+            # Their rows keep their keys, with which later changes find them.
+            return replace(self, searched=True)._kept(visited.existing, {})
 
         asked = events.keys(first)
         none = self.changes.new.slice(0, 0)
@@ -302,12 +321,11 @@ class _KeyedFold:
 
     def _left_out(self, gone: Integers) -> NetChange:
         """Fold again without the changes at ``gone``, which found no rows."""
-        if not len(gone):
-            return self.net()
-        left_out = self._mask(gone)
-        more = self.changes.skipped(left_out, self.schema.key)
-        skipped = more if self.skipped is None else self.skipped.with_more(more)
-        return replace(self._rest(~left_out), skipped=skipped).net()
+        left_out, skipped = self._mask(gone), self.skipped
+        if len(gone):
+            more = self.changes.skipped(left_out, self.schema.key)
+            skipped = more if skipped is None else skipped.with_more(more)
+        return replace(self._rest(~left_out), skipped=skipped, searched=True).net()
 
     def _differs(self, event: Integers, local: LocalRows) -> OriginDiffers:
         """Report changes of rows that others have written. ``event``: the first events of the rows'
@@ -347,12 +365,18 @@ class _KeyedFold:
 
     def _rest(self, kept: Mask) -> _KeyedFold:
         replaces = None if self.replaces is None else self.replaces[kept]
-        return replace(self, changes=self.changes.take(kept), replaces=replaces)
+        again = None if self.again is None else self.again[kept]
+        return replace(self, changes=self.changes.take(kept), replaces=replaces, again=again)
 
     def _mask(self, at: Integers) -> Mask:
         mask = np.zeros(len(self.changes), bool)
         mask[at] = True
         return mask
+
+
+def _expected(totals: KeyTotals) -> Integers:
+    """Return the balance of each key whose changes alternate."""
+    return totals.exists.astype(np.int64) - totals.existed
 
 
 @dataclass(frozen=True)

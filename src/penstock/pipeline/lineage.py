@@ -128,11 +128,15 @@ def _by_row(event: Integers, key: Integers) -> tuple[Integers, Integers, Integer
     return event[order], root[life][order], first
 
 
-def in_the_way(event: Integers, key: Integers, twice: Integers) -> Integers:
-    """Return, for each of ``duplicates``, the event that made the row with the same key. Duplicates
-    themselves make no row."""
+def in_the_way(event: Integers, key: Integers, twice: Integers, kept: bool) -> Integers:
+    """Return, for each of ``duplicates``, the event that made the row with the same key. ``kept``:
+    duplicates themselves make no row, since the row with their key stays."""
     order = np.lexsort((event, key))
     event = event[order]
+    if not kept:
+        by_event = np.argsort(event)
+        before: Integers = event[by_event[np.searchsorted(event[by_event], twice)] - 1]
+        return before
     gives = ~np.isin(event, twice)  # the first event of a key is no duplicate
     last = np.maximum.accumulate(np.where(gives, np.arange(len(event)), 0))
     by_event = np.argsort(event)
