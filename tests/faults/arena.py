@@ -129,7 +129,8 @@ class Arena:
         last = self.cuts.last_lsn()
         if last >= 0:
             assert acknowledged <= last, f"acknowledged {acknowledged}, the last cut is at {last}"
-        self.cuts.check_new()
+        with self.bank.paused():  # or more cuts would come meanwhile than are read
+            self.cuts.check_new()
         newest = self.cuts.last()
         if newest is not None and set(TABLES) <= set(newest.tables):
             self.bank.truncating = True

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -108,6 +108,8 @@ class Bank:
         self._connect = connect
         self._writers = writers
         self._stopping = threading.Event()
+        self._going = threading.Event()
+        self._going.set()
         self._threads: list[threading.Thread] = []
         self._failed: list[BaseException] = []
 
@@ -148,6 +150,15 @@ class Bank:
         if self._failed:
             raise self._failed[0]
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Have the writers begin no transaction meanwhile."""
+        self._going.clear()
+        try:
+            yield
+        finally:
+            self._going.set()
+
     def _run(self, rng: random.Random, number: int) -> None:
         try:
             while not self._stopping.is_set():
@@ -164,6 +175,8 @@ class Bank:
                 self._finish_prepared(connection, rng, number)
             due = time.monotonic()
             while not self._stopping.is_set():
+                if not self._going.wait(0.1):
+                    continue
                 try:
                     self._transaction(connection, rng, number)
                 except (errors.DeadlockDetected, errors.SerializationFailure):

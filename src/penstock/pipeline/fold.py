@@ -474,7 +474,8 @@ class Visited:
 def visit(
     event: Integers, key: Integers, there: Integers, unknown: Collection[int], keeps_local: bool
 ) -> Visited | None:
-    """Visit the changes in order. Return None if a change has to find a row whose key is unknown.
+    """Visit the changes in order. Return None if a change has to find a row whose key is unknown,
+    or may be skipped because its new key exists.
 
     ``event``, ``key``: from ``KeyEvents.grouped``; ``there``: the keys that have a row before the
     run; ``unknown``: keys that may have one. ``keeps_local``: a change whose new key exists is
@@ -494,6 +495,8 @@ def visit(
         if what == CREATE:
             if moved and former is None:
                 continue
+            if moved and keeps_local and row in doubtful:
+                return None
             if row in held:
                 existing.append(change)
                 if moved and keeps_local and former is not None:
