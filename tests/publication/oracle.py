@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.attribute import Attribute
 from penstock.errors import PenstockError
+from penstock.publication.relation_sync import any_of
 from penstock.publication.row_filter import RowFilter, compile_row_filter
 from server_rows import arrow_arrays
 
@@ -106,9 +107,20 @@ class World:
             return None
 
     def our_rows(self, predicate: str, where: str = "") -> list[bool | None] | None:
+        found = self._ours(f"SELECT {predicate} FROM tb {where} ORDER BY id")
+        return None if found is None else [cast(bool | None, value) for (value,) in found]
+
+    def taken(self, found: RowFilter, where: str = "") -> list[object] | None:
+        """The ids of the rows that the filter takes, found as they are for subscribers."""
+        condition = any_of([found])
+        rows = self._ours(
+            f"SELECT id FROM (SELECT * FROM tb {where}) WHERE {condition} ORDER BY id"
+        )
+        return None if rows is None else [id_ for (id_,) in rows]
+
+    def _ours(self, query: str) -> list[tuple[object, ...]] | None:
         try:
-            found = self._duckdb.execute(f"SELECT {predicate} FROM tb {where} ORDER BY id")
-            return [cast(bool | None, value) for (value,) in found.fetchall()]
+            return self._duckdb.execute(query).fetchall()
         except (
             duckdb.InvalidInputException,
             duckdb.OutOfRangeException,

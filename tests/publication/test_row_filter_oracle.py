@@ -99,6 +99,7 @@ def agree(world: World, text: str, counts: Counts) -> None:
     assert world.our_rows(again.predicate) == ours, "stored text"
     if theirs is not None:
         assert ours == theirs, _different(world, got, theirs, ours)
+        assert world.taken(got) == [n for n, value in enumerate(theirs, 1) if value], world.error
         counts.pairs += world.rows
         return
     counts.failing += 1
@@ -108,6 +109,8 @@ def agree(world: World, text: str, counts: Counts) -> None:
         where = f"WHERE id = {number}"
         theirs, ours = world.postgres_rows(text, where), world.our_rows(got.predicate, where)
         assert ours == theirs, (ours, theirs, world.error, world.shown(number, got.columns))
+        taken = None if theirs is None else [number for value in theirs if value]
+        assert world.taken(got, where) == taken, world.error
         counts.pairs += 1
 
 
@@ -178,6 +181,32 @@ DECIDED = [
 @pytest.mark.parametrize("text", DECIDED)
 def test_what_constants_decide_is_decided_first(text: str, world: World) -> None:
     """PostgreSQL's planner evaluates nothing that may fail then."""
+    world.create(
+        [("f", "double precision"), ("b", "boolean")], [["inf", "t"], ["1", None], [None, "f"]]
+    )
+    agree(world, text, Counts())
+
+
+BESIDE_NULL = [
+    "NULL AND f::int > 0",
+    "f::int > 0 AND NULL",
+    "NULL OR f::int > 0",
+    "CASE WHEN NULL AND f::int > 0 THEN true ELSE b END",
+    "NOT (NULL AND f::int > 0)",
+    "(NULL AND f::int > 0) IS NULL",
+    "NULLIF(NULL::int, f::int) IS NULL",
+    "NULLIF(f::int, NULL::int) IS NULL",
+    "NULLIF(NULL::int + 1, f::int) IS NULL",
+    "NULLIF(f::int, 1) IS NULL",
+    "CASE NULL::int WHEN f::int THEN true ELSE b END",
+    "CASE 1 + NULL::int WHEN f::int THEN true ELSE b END",
+    "CASE 1 WHEN f::int THEN true ELSE b END",
+    "CASE f::int WHEN NULL THEN true ELSE b END",
+]
+
+
+@pytest.mark.parametrize("text", BESIDE_NULL)
+def test_what_stands_beside_null_fails_as_in_postgresql(text: str, world: World) -> None:
     world.create(
         [("f", "double precision"), ("b", "boolean")], [["inf", "t"], ["1", None], [None, "f"]]
     )

@@ -123,9 +123,11 @@ def _filters(
 
 
 def any_of(filters: Sequence[RowFilter]) -> str:
-    """Return the predicate of filters joined by OR, from left to right."""
+    """Return the predicate of filters joined by OR, from left to right, for WHERE: there DuckDB
+    takes NULL for false, and would not evaluate what AND joins to it."""
     values = [Value(f"({f.predicate})", BOOL, None, f.may_fail) for f in filters]
-    return conjunction(values, BoolOp.OR).sql
+    joined = conjunction(values, BoolOp.OR)
+    return f"({joined.sql}) IS TRUE" if joined.fails else joined.sql
 
 
 def _columns(

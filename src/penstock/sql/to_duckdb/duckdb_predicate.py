@@ -66,6 +66,7 @@ from penstock.sql.typed.primnodes import (
     RelabelType,
     ScalarArrayOpExpr,
     Var,
+    children,
     is_cast,
 )
 from penstock.sqlstate import StatementTooComplex
@@ -130,7 +131,7 @@ def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -
     known = [
         f"WHEN ({value.sql}) IS NULL THEN NULL "
         for value, node in zip(values, nodes, strict=False)
-        if not isinstance(node, Const) and not contains_var(node)
+        if not isinstance(node, Const) and _is_constant(node)
     ]
     sql = f"CASE {''.join(known)}WHEN {' AND '.join(failing)} THEN NULL ELSE {result.sql} END"
     return Value(sql, result.type, result.shape, True)
@@ -146,7 +147,7 @@ class ExpressionCompiler:
     """Compiles nodes to values, and keeps the argument of the CASE that contains the node."""
 
     def __init__(self) -> None:
-        self._case: list[Value] = []
+        self._case: list[tuple[Node, Value]] = []
 
     def value(self, node: Node) -> Value:
         """Return the SQL of an expression. Raises as ``predicate``."""
@@ -240,7 +241,8 @@ class ExpressionCompiler:
 
     @_value.register
     def _operator(self, node: OpExpr) -> Value:
-        if has_null(node) and functions()[node.function].strict:
+        operands = [self._planned(argument) for argument in node.arguments]
+        if any(map(_is_null, operands)) and functions()[node.function].strict:
             return constant(None, node.type)
         if node.type in MOMENTS and (by := interval_operand(node.arguments)) is not None:
             moment = next(each for each in node.arguments if each is not by)
@@ -253,7 +255,11 @@ class ExpressionCompiler:
         if not values:
             return prefix(node.name, value)
         result = binary(node.name, values[0], value, node.type, stripped(last))
-        return strict([values[0], value], result, () if self._case else node.arguments)
+        return strict([values[0], value], result, operands)
+
+    def _planned(self, node: Node) -> Node:
+        """Return the argument of the CASE in place of the node that stands for it."""
+        return self._case[-1][0] if isinstance(stripped(node), CaseTestExpr) else node
 
     def _like_pattern(self, node: Node) -> Node:
         assert isinstance(node, FuncExpr)
@@ -278,8 +284,11 @@ class ExpressionCompiler:
     @_value.register
     def _null_if(self, node: NullIfExpr) -> Value:
         left, right = (self.value(argument) for argument in node.arguments)
-        equal = strict([left, right], compare("=", left, right))
-        sql = f"CASE WHEN {equal.sql} THEN NULL ELSE {left.sql} END"
+        if any(_is_null(self._planned(argument)) for argument in node.arguments):
+            return left
+        operands = [self._planned(argument) for argument in node.arguments]
+        equal = strict([left, right], compare("=", left, right), operands)
+        sql = f"{_case([equal], ['NULL', left.sql])}"
         return Value(sql, node.type, left.shape, equal.fails)
 
     @_value.register
@@ -356,7 +365,7 @@ class ExpressionCompiler:
     @_value.register
     def _case_expr(self, node: CaseExpr) -> Value:
         if node.argument is not None:
-            self._case.append(self.value(node.argument))
+            self._case.append((node.argument, self.value(node.argument)))
         conditions = [self.value(when.condition) for when in node.whens]
         if node.argument is not None:
             self._case.pop()
@@ -365,7 +374,7 @@ class ExpressionCompiler:
 
     @_value.register
     def _case_test(self, node: CaseTestExpr) -> Value:
-        return self._case[-1]
+        return self._case[-1][1]
 
     @_value.register
     def _array(self, node: ArrayExpr) -> Value:
@@ -424,8 +433,9 @@ def _branches(conditions: list[Value], results: list[Value], type_: int) -> Valu
 
 
 def _case(conditions: list[Value], results: list[str]) -> str:
+    # As a whole condition, DuckDB takes NULL for false, and does not evaluate what AND joins to it.
     whens = " ".join(
-        f"WHEN {condition.sql} THEN {result}"
+        f"WHEN {f'({condition.sql}) IS TRUE' if condition.fails else condition.sql} THEN {result}"
         for condition, result in zip(conditions, results[:-1], strict=True)
     )
     return f"CASE {whens} ELSE {results[-1]} END"
@@ -440,8 +450,19 @@ def stripped(node: Node) -> Node:
 
 def has_null(node: OpExpr | FuncExpr) -> bool:
     """Tell whether a strict function gets a constant NULL, which alone decides its result."""
-    arguments = [stripped(argument) for argument in node.arguments]
-    return any(isinstance(a, Const) and a.text is None for a in arguments)
+    return any(map(_is_null, node.arguments))
+
+
+def _is_null(node: Node) -> bool:
+    node = stripped(node)
+    return isinstance(node, Const) and node.text is None
+
+
+def _is_constant(node: Node) -> bool:
+    """Tell whether the planner knows the value, unless it may fail."""
+    if isinstance(node, Var | CaseTestExpr):
+        return False
+    return all(map(_is_constant, children(node)))
 
 
 def is_like_escape(node: Node) -> bool:
