@@ -238,7 +238,9 @@ class Arena:
             "apply_queue_mem": self.rng.choice(("64kB", "1MB")),
             "backlog_copy_threshold": self.rng.choice(("16kB", "64MB")),
         }
-        self.node.configure({**NODE, **limits})
+        # With few cores, the node applies batches itself; with more, Spark does.
+        master = self.rng.choice(("local[2]", "local[5]"))
+        self.node.configure({**NODE, **limits}, master=master)
 
     def end_somewhere(self) -> None:
         """Have no node that runs."""

@@ -33,6 +33,7 @@ from penstock.node.session_commands import connect_publisher
 from penstock.node.standing_proof import StandingProof
 from penstock.pg_catalog.snapshot import NODE_OWNER
 from penstock.pipeline.compact import CompactOptions
+from penstock.pipeline.job import HERE_SECONDS, HERE_SECONDS_IF_NARROW, narrow_cores
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.payload import remove_leftovers
 from penstock.pipeline.table_copy import CopyOptions
@@ -77,8 +78,10 @@ def stream_options(parameters: Parameters, spool: Path, indexes: KeyIndexes) -> 
     """Return the options of the stream and the upkeep beside it, and apply the size of
     ``indexes``."""
     indexes.disk_bytes = parameters.key_index_size
+    cores = narrow_cores(parameters.spark.master)
+    here = HERE_SECONDS if cores is None else HERE_SECONDS_IF_NARROW
     return StreamOptions(
-        apply=ApplyOptions(indexes=indexes),
+        apply=ApplyOptions(here_seconds=here, narrow_cores=cores, indexes=indexes),
         track_commit_timestamp=parameters.track_commit_timestamp,
         upkeep=UpkeepOptions(
             compact=CompactOptions(

@@ -181,7 +181,7 @@ def _search_and_write(
     with payloads(works[0].table.storage) as area:
         items, failed = _each(new_rows, spark, works, area, options)
         beside = None
-        if options.indexes is not None and sum(cost for cost, _ in items) > options.here_seconds:
+        if options.indexes is not None and sum(cost for cost, _ in items) > options.little_seconds:
             beside, items = _new_rows_pool.submit(run, items), []
         try:
             searched, also_failed = _each(searches, spark, works, area, options)

@@ -6,7 +6,10 @@ into as many partitions as the cluster runs in parallel, because a task costs mo
 
 A job costs 20 to 100 ms before its first item begins. If all items together take less, this process
 does them by the same functions: most transactions change a few rows. It does several items at the
-same time, because small items mostly wait for the disk.
+same time, because small items mostly wait for the disk. If the cluster is this machine and has few
+cores (``narrow_cores``), this process does large work as well: it can use all of them, since
+nearly all of the work is done without the interpreter's lock, and other processes would only cost
+more.
 
 Spark may run a task twice, after an error or beside a slow one, and takes the result of one
 attempt. So the task itself names the files that an item writes, and only its result lists them.
@@ -15,6 +18,8 @@ attempt. So the task itself names the files that an item writes, and only its re
 from __future__ import annotations
 
 import heapq
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -34,8 +39,20 @@ HERE_BYTES: Final = float(256 << 10)
 """Bytes of data files that can be read in the time that a job takes to begin."""
 HERE_SECONDS: Final = 0.05
 """The same limit in seconds of estimated work."""
+HERE_SECONDS_IF_NARROW: Final = 10.0
 _SIDE_BY_SIDE: Final = 4
 _here: Final = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="here")
+
+
+def narrow_cores(master: str) -> int | None:
+    """Return the cores of a Spark ``master`` if this process can use all of them itself; None
+    otherwise."""
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:, *\d+)?\])?", master)
+    if local is None:
+        return None
+    given = local[1] or "1"
+    cores = (os.cpu_count() or 1) if given == "*" else int(given)
+    return cores if cores <= _SIDE_BY_SIDE else None
 
 
 def run_job(
@@ -55,7 +72,7 @@ def run_job(
     process. Raises PenstockError if not every item was answered exactly once.
     """
     if sum(cost for cost, _ in items) <= here:
-        return _run_here([item for _, item in items], run)
+        return _run_here(items, run)
     context = spark.sparkContext
     tasks = max(1, int(context.defaultParallelism * cores))
     numbered = [(cost, (number, item)) for number, (cost, item) in enumerate(items)]
@@ -71,17 +88,30 @@ def run_job(
     ]
 
 
-def _run_here(items: Sequence[Item], run: Callable[[Item], Iterable[Result]]) -> list[Result]:
+def _run_here(
+    items: Sequence[tuple[float, Item]], run: Callable[[Item], Iterable[Result]]
+) -> list[Result]:
     if len(items) <= 1:
-        return [result for item in items for result in run(item)]
+        return [result for _, item in items for result in run(item)]
+    numbered = [(cost, (number, item)) for number, (cost, item) in enumerate(items)]
+    little = sum(cost for cost, _ in items) <= HERE_SECONDS
+    # Large items hold much memory: no more of them at the same time than there are cores.
+    count = len(items) if little else min(_SIDE_BY_SIDE, os.cpu_count() or 1)
     # Wait for all items before the first error is raised: no item may outlive its batch.
-    futures = [_here.submit(_all, run, item) for item in items]
+    futures = [_here.submit(_all, run, part) for part in pack(numbered, count)]
     wait(futures)
-    return [result for future in futures for result in future.result()]
+    found = sorted((answer for future in futures for answer in future.result()), key=_number)
+    return [result for answer in found for result in answer.results]
 
 
-def _all(run: Callable[[Item], Iterable[Result]], item: Item) -> list[Result]:
-    return list(run(item))
+def _all(
+    run: Callable[[Item], Iterable[Result]], items: tuple[tuple[int, Item], ...]
+) -> list[Answer]:
+    return [Answer(number, tuple(run(item))) for number, item in items]
+
+
+def _number(answer: Answer) -> int:
+    return answer.item
 
 
 @dataclass(frozen=True)
@@ -109,7 +139,7 @@ def check_answers(answers: Sequence[Answer], items: int, name: str) -> Sequence[
             f'Spark job "{name}" gave {len(numbers)} results for {len(set(numbers))} of '
             f"{items} pieces of work"
         )
-    return sorted(answers, key=lambda answer: answer.item)
+    return sorted(answers, key=_number)
 
 
 def pack(items: Sequence[tuple[float, Item]], count: int) -> list[tuple[Item, ...]]:

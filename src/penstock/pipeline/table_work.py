@@ -54,6 +54,7 @@ class ApplyOptions:
 
     ``min_slice_bytes``, ``max_slice_bytes``: Arrow data that one write task takes; in between, a
     table's rows are spread over all cores. ``here_seconds``: no job is run for less work than this.
+    ``narrow_cores``: the cluster's cores if they are known without a session.
     ``own``: an app id; changes of rows that another app has written are reported. None: no check.
     ``indexes``: key indexes; None: the files themselves are always searched.
     """
@@ -61,8 +62,18 @@ class ApplyOptions:
     min_slice_bytes: int = 24 << 20
     max_slice_bytes: int = 256 << 20
     here_seconds: float = HERE_SECONDS
+    narrow_cores: int | None = None
     own: str | None = None
     indexes: KeyIndexes | None = None
+
+    @property
+    def little_seconds(self) -> float:
+        """Work that is not worth dividing."""
+        return min(self.here_seconds, HERE_SECONDS)
+
+    def cores(self, spark: Spark) -> int:
+        """Return the cores that share the work."""
+        return self.narrow_cores or int(spark.sparkContext.defaultParallelism)
 
 
 @dataclass(frozen=True)
@@ -178,9 +189,9 @@ def _groups(
     """Divide files whose rows are written again among as many tasks as pay: each task writes files
     of its own, and a file for each file that was searched would double their number with each
     batch."""
-    count = math.ceil(sum(seconds for seconds, _ in searched) / max(options.here_seconds, 1e-3))
+    count = math.ceil(sum(seconds for seconds, _ in searched) / max(options.little_seconds, 1e-3))
     if count > 1:  # a small batch needs no Spark session
-        count = min(count, spark.sparkContext.defaultParallelism, len(searched))
+        count = min(count, options.cores(spark), len(searched))
     return pack([(each[0], each) for each in searched], max(count, 1))
 
 
@@ -368,6 +379,6 @@ def _slices(rows: pa.Table, options: ApplyOptions, spark: Spark) -> list[pa.Tabl
     size = rows.nbytes
     count = size // options.min_slice_bytes
     if count > 1:  # a small batch needs no Spark session
-        count = min(count, spark.sparkContext.defaultParallelism)
+        count = min(count, options.cores(spark))
     step = -(-rows.num_rows // max(count, -(-size // options.max_slice_bytes), 1))
     return [rows.slice(start, step) for start in range(0, rows.num_rows, step)]
