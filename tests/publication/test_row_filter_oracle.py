@@ -202,6 +202,7 @@ BESIDE_NULL = [
     "CASE 1 + NULL::int WHEN f::int THEN true ELSE b END",
     "CASE 1 WHEN f::int THEN true ELSE b END",
     "CASE f::int WHEN NULL THEN true ELSE b END",
+    "CASE (CASE WHEN b THEN NULL ELSE b END) WHEN b THEN f::int > 0 ELSE b END",
 ]
 
 

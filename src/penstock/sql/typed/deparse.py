@@ -186,14 +186,14 @@ def _collate(node: CollateExpr) -> str:
 
 @_text.register
 def _case(node: CaseExpr) -> str:
-    head = "CASE" + (f" {_show(node.argument, True)}" if node.argument else "")
+    head = f" {_show(node.argument, True)}" if node.argument else ""
     lines = []
     for when in node.whens:
         condition = when.condition if node.argument is None else _compared(when.condition)
         lines.append(f"WHEN {_show(condition, False)} THEN {_show(when.result, True)}")
     lines.append(f"ELSE {_show(node.default, True)}")
-    body = "".join(f"{_BREAK}{line}" for line in lines).replace(_BREAK, _BREAK + _INDENT)
-    return f"{_BREAK}{head}{body}{_BREAK}END"
+    body = "".join([head, *(f"{_BREAK}{line}" for line in lines)])
+    return f"{_BREAK}CASE{body.replace(_BREAK, _BREAK + _INDENT)}{_BREAK}END"
 
 
 def _compared(condition: Node) -> Node:
