@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -67,6 +69,8 @@ from penstock.pipeline.net_change import (
 )
 from penstock.pipeline.versions import Versions
 from penstock.relation import ReplicaIdentity
+
+_NONE: Final = np.empty(0, np.int64)
 
 
 def fold(
@@ -171,12 +175,13 @@ class _KeyedFold:
         table, schema, changes = self.table, self.schema, self.changes
         events = KeyEvents(schema.key, changes)
         totals = events.totals()
-        if not self.searched and np.any(totals.balance != _expected(totals)):
-            if not self.truncate and np.any(totals.existed):
+        if not self.searched and (
+            np.any(totals.balance != _expected(totals)) or events.are_out_of_order()
+        ):
+            if not self.truncate and (self._keeps_local or np.any(totals.existed)):
                 return self._asked(events, totals)
-            none = np.empty(0, np.int64)
-            if len(changes_of_missing(*events.grouped(), none, self.truncate)):
-                return self._without(none)
+            if len(changes_of_missing(*events.grouped(), _NONE, self.truncate)):
+                return self._without(_NONE)
         twice, local = self._made_twice(events, totals)
         if len(twice) and self._keeps_local:
             return self._kept(position(twice), local)
@@ -185,7 +190,7 @@ class _KeyedFold:
             again = met if self.again is None else self.again | met
             return replace(self, again=again, resolved=self._told(met, local)).net()
         if not self._follows(totals):
-            return self._without(np.empty(0, np.int64))
+            return self._without(_NONE)
         there = totals.existed | self._replaced(totals.first)
         found = np.sort(totals.first[there])
         removed = events.keys(found)
@@ -237,7 +242,7 @@ class _KeyedFold:
         """Return the events that create a key for which an earlier change has made a row, and these
         earlier rows. Raises ReplicationConflict if that is an error."""
         if not np.any(totals.balance > _expected(totals)):
-            return np.empty(0, np.int64), {}
+            return _NONE, {}
         event, key = events.grouped()
         if self._told_enough and self._keeps_local:
             there = totals.first[totals.existed & (not self.truncate)]
@@ -277,55 +282,70 @@ class _KeyedFold:
         event, key = events.grouped()
         gone = changes_of_missing(event, key, missing, self.truncate)
         if not len(gone):
-            raise ProtocolViolation(
-                f'changes of table "{self.table}" do not follow from one another'
-            )
+            raise self._out_of_order()
         if not np.isin(gone * 4 + CREATE, event).any():
             return self._left_out(gone)
         # The new key of a skipped change may have a row, which later changes find.
         totals = events.totals()
         there = totals.existed | self._replaced(totals.first)
-        held = np.empty(0, np.int64) if self.truncate else totals.first[there]
-        unknown = np.empty(0, np.int64) if self.truncate else totals.first[~there]
+        held = _NONE if self.truncate else totals.first[there]
+        unknown = _NONE if self.truncate else totals.first[~there]
         visited = visit(event, key, np.setdiff1d(held, missing), unknown, self._keeps_local)
         return self._asked(events, totals) if visited is None else self._left_out(visited.missing)
 
     def _asked(self, events: KeyEvents, totals: KeyTotals) -> NetChange:
         """Return a net change that asks at once for all keys that changes may have to find in the
-        target. One after the other would take a search for each link of a chain of changed keys."""
+        target, or may meet there. One after the other would take a search for each link of a chain
+        of changed keys."""
         event, key = events.grouped()
-        moved = np.isin(position(totals.first) * 4 + REMOVE, event)
-        first = np.sort(totals.first[totals.existed | moved | self._replaced(totals.first)])
+        asked = totals.existed | self._replaced(totals.first)
+        asked |= np.isin(position(totals.first) * 4 + REMOVE, event) | self._keeps_local
+        first = np.sort(totals.first[asked])
 
         def without(lacking: Integers) -> NetChange:
             visited = visit(event, key, first[lacking == 0], (), self._keeps_local)
             assert visited is not None
-            if len(visited.missing) or len(duplicates(event, key)) or not self._keeps_local:
+            if not self._keeps_local:
                 return self._left_out(visited.missing)
-            # Their rows keep their keys, with which later changes find them.
-            return replace(self, searched=True)._kept(visited.existing, {})
+            # A row that is kept has its old key, with which later changes find it.
+            made = zip(visited.existing[:KEPT].tolist(), visited.met[:KEPT].tolist(), strict=True)
+            local = {
+                at: LocalRow(self.changes.told(by, self.schema.key)[0], of_run=True)
+                for at, by in made
+                if by >= 0
+            }
+            return self._left_out(visited.missing, visited.existing, local)
 
-        asked = events.keys(first)
-        none = self.changes.new.slice(0, 0)
+        keys, none = events.keys(first), self.changes.new.slice(0, 0)
         return NetChange(
-            *(self.table, self.schema, len(self.changes), none, asked, asked.slice(0, 0)),
+            *(self.table, self.schema, len(self.changes), none, keys, keys.slice(0, 0)),
             skipped=self.skipped,
             resolved=self.resolved,
             asks=True,
             without=without,
         )
 
+    def _out_of_order(self) -> ProtocolViolation:
+        return ProtocolViolation(f'changes of table "{self.table}" do not follow from one another')
+
     @property
     def _keeps_local(self) -> bool:
         return self.options.conflict_resolution == KEEP_LOCAL
 
-    def _left_out(self, gone: Integers) -> NetChange:
-        """Fold again without the changes at ``gone``, which found no rows."""
-        left_out, skipped = self._mask(gone), self.skipped
+    def _left_out(
+        self, gone: Integers, kept: Integers = _NONE, local: LocalRows = MappingProxyType({})
+    ) -> NetChange:
+        """Fold again without the changes at ``gone``, which found no rows, and those at ``kept``,
+        which met the rows ``local``."""
+        left_out, met = self._mask(gone), self._mask(kept)
+        skipped, resolved = self.skipped, self.resolved
         if len(gone):
             more = self.changes.skipped(left_out, self.schema.key)
             skipped = more if skipped is None else skipped.with_more(more)
-        return replace(self._rest(~left_out), skipped=skipped, searched=True).net()
+        if len(kept):
+            resolved = self._told(met, local)
+        rest = self._rest(~(left_out | met))
+        return replace(rest, skipped=skipped, resolved=resolved, searched=True).net()
 
     def _differs(self, event: Integers, local: LocalRows) -> OriginDiffers:
         """Report changes of rows that others have written. ``event``: the first events of the rows'
@@ -465,10 +485,12 @@ def _value_not_sent(table: str, column: str) -> ReplicationConflict:
 
 @dataclass(frozen=True)
 class Visited:
-    """The positions of changes whose row is missing, and of others whose new key exists."""
+    """The positions of changes whose row is missing, and of others whose new key exists. ``met``:
+    of each of these, the position of the change that made the row with its key, -1 for none."""
 
     missing: Integers
     existing: Integers
+    met: Integers
 
 
 def visit(
@@ -488,6 +510,8 @@ def visit(
     held, doubtful = set(there.tolist()), set(np.asarray(unknown).tolist())
     missing: list[int] = []
     existing: list[int] = []
+    met: list[int] = []
+    made: dict[int, int] = {}
     former: int | None = None
     for what, row, change, moved in zip(
         *(kind(event).tolist(), key.tolist(), at.tolist(), moves.tolist()), strict=True
@@ -497,11 +521,16 @@ def visit(
                 continue
             if moved and keeps_local and row in doubtful:
                 return None
-            if row in held:
+            exists = row in held
+            if exists:
                 existing.append(change)
-                if moved and keeps_local and former is not None:
+                met.append(made.get(row, -1))
+            if exists and keeps_local:
+                if former is not None and moved:
                     held.add(former)
+                continue
             held.add(row)
+            made[row] = change
             doubtful.discard(row)
             continue
         if row in doubtful:
@@ -511,7 +540,7 @@ def visit(
             missing.append(change)
         elif what == REMOVE:
             held.discard(row)
-    return Visited(np.array(missing, np.int64), np.array(existing, np.int64))
+    return Visited(*(np.array(found, np.int64) for found in (missing, existing, met)))
 
 
 def find_existing_keys(event: Integers, key: Integers, there: Integers) -> Integers:

@@ -77,6 +77,20 @@ class KeyEvents:
         balance = np.bincount(self._number, kind(self._event) - TOUCH, len(last)).astype(np.int64)
         return KeyTotals(self._first[seen], last[seen], balance[seen])
 
+    def are_out_of_order(self) -> bool:
+        """Return whether a key is removed or changed while it has no row, or created while it has
+        one, as far as the run tells. Totals do not tell if both happen to a key."""
+        makes = kind(self._event) != TOUCH
+        several = np.bincount(self._number, makes) > 1
+        if not several.any():
+            return False
+        ours = several[self._number]
+        number = self._number[ours]
+        order = np.argsort(number, kind="stable")
+        number, what = number[order], kind(self._event[ours][order])
+        has_row = what[:-1] != REMOVE
+        return bool(np.any((number[1:] == number[:-1]) & (has_row == (what[1:] == CREATE))))
+
     def grouped(self) -> tuple[Integers, Integers]:
         """Return all events and, aligned, the first event of the same key, which names the key."""
         return self._event, self._first[self._number]
