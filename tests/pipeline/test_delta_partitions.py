@@ -41,7 +41,7 @@ MERGE = CompactOptions(small_files=3)
 def lake(tmp_path: Path) -> Lake:
     """All of its work is done without Spark."""
     none: Any = None
-    return Lake(none, tmp_path / "warehouse", ApplyOptions(here_seconds=1e9))
+    return Lake(none, tmp_path / "warehouse", ApplyOptions(here_seconds=1e9, narrow_cores=2))
 
 
 @pytest.mark.parametrize(
