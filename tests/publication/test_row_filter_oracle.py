@@ -175,7 +175,24 @@ DECIDED = [
         "(b IS NULL) IS UNKNOWN",
         "CASE WHEN true THEN false ELSE b END IS TRUE",
     )
-] + ["f::int > 0 OR (false AND b) IS NOT UNKNOWN", "f::int > 0 OR (true OR b) >= true"]
+] + [
+    "f::int > 0 OR (false AND b) IS NOT UNKNOWN",
+    "f::int > 0 OR (true OR b) >= true",
+    "f::int > 0 OR COALESCE(0, f::int)::boolean IS NOT DISTINCT FROM false",
+    "f::int > 0 OR COALESCE(NULL, 7 - 2, f::int) = 5",
+    "f::int > 0 AND COALESCE(f::int, 3, f::int) IS NULL",
+    "f::int > 0 AND COALESCE(NULL + f, NULL) > 1",
+    "f::int > 0 AND (NULL::int + f::int) > 1",
+    "f::int > 0 OR (NULL || f::text) IS NULL",
+    "f::int > 0 OR lower(NULL || 'x') IS NULL",
+    "f::int > 0 OR CASE WHEN NULL THEN f::int WHEN true THEN 1 ELSE f::int END = 1",
+    "f::int > 0 OR CASE WHEN false THEN f::int ELSE 1 END = 1",
+    "f::int > 0 OR CASE WHEN f > 1 THEN 1 WHEN true THEN 1 ELSE f::int END = 1",
+    "f::int > 0 OR NULLIF(NULL::int, f::int) IS NULL",
+    "f::int > 0 OR NULLIF(1, NULL::int + f::int) = 1",
+    "COALESCE(0, 1 / 0) = 0",
+    "CASE WHEN true THEN b ELSE 1 / 0 > 1 END",
+]
 
 
 @pytest.mark.parametrize("text", DECIDED)

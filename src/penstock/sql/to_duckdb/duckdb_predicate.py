@@ -9,6 +9,7 @@ from PostgreSQL are refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import singledispatchmethod
 from itertools import product
 from operator import eq, ge, gt, le, lt, ne
@@ -53,6 +54,7 @@ from penstock.sql.typed.primnodes import (
     BoolExpr,
     CaseExpr,
     CaseTestExpr,
+    CaseWhen,
     CoalesceExpr,
     CollateExpr,
     Const,
@@ -68,6 +70,7 @@ from penstock.sql.typed.primnodes import (
     Var,
     children,
     is_cast,
+    mutated,
 )
 from penstock.sqlstate import StatementTooComplex
 
@@ -102,7 +105,7 @@ too."""
 
 def predicate(node: Node) -> Value:
     """Compile a boolean expression. Raises FeatureNotSupported; 54001 if the SQL is too long."""
-    return ExpressionCompiler().value(node)
+    return ExpressionCompiler().value(simplified(node))
 
 
 def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value:
@@ -477,6 +480,46 @@ def _elements(node: Node) -> Sequence[Node] | None:
     if isinstance(node, Const) and node.text is not None:
         return [Const(element(node.type), item) for item in split_array(node.text)]
     return None
+
+
+def simplified(node: Node) -> Node:
+    """Return the expression without what constants decide before any row is read
+    (eval_const_expressions), as far as it is known here."""
+    node = folded(mutated(node, simplified))
+    match node:
+        case OpExpr(function=oid) | FuncExpr(oid=oid) if has_null(node):
+            called = functions().get(oid)
+            if called is not None and called.strict and not called.returns_set:
+                return Const(node.type, None)
+        case NullIfExpr(arguments=(left, _)) if any(map(_is_null, node.arguments)):
+            return left
+        case CoalesceExpr(arguments=arguments):
+            return _first_of(node, [each for each in arguments if not _is_null(each)])
+        case CaseExpr(whens=whens):
+            return _without_known(node, whens)
+    return node
+
+
+def _first_of(node: CoalesceExpr, arguments: Sequence[Node]) -> Node:
+    """Drop what follows the first constant of COALESCE. ``arguments``: without constant NULLs."""
+    known = next((n for n, each in enumerate(arguments) if isinstance(stripped(each), Const)), None)
+    kept = arguments[: None if known is None else known + 1]
+    if not kept:
+        return Const(node.type, None)
+    return kept[0] if known == 0 else replace(node, arguments=tuple(kept))
+
+
+def _without_known(node: CaseExpr, whens: Sequence[CaseWhen]) -> Node:
+    """Drop branches of CASE whose condition is a constant; a true one becomes its ELSE."""
+    kept: list[CaseWhen] = []
+    default = node.default
+    for when in whens:
+        if not isinstance(when.condition, Const):
+            kept.append(when)
+        elif when.condition.text == "t":
+            default = when.result
+            break
+    return replace(node, whens=tuple(kept), default=default) if kept else default
 
 
 # Fold arithmetic of constants: ``24 * 60 * 60``, ``3 * interval '1 h'`` (clauses.c).

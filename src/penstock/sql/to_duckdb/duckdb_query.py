@@ -38,7 +38,13 @@ from penstock.sql.to_duckdb.catalog_templates import table_column
 from penstock.sql.to_duckdb.conditions import always_there, conjuncts, equal_to, relations
 from penstock.sql.to_duckdb.duckdb_functions import fitted, output_text
 from penstock.sql.to_duckdb.duckdb_operators import COMPARISONS, OVERFLOW, PLAIN
-from penstock.sql.to_duckdb.duckdb_predicate import ExpressionCompiler, has_null, strict, stripped
+from penstock.sql.to_duckdb.duckdb_predicate import (
+    ExpressionCompiler,
+    has_null,
+    simplified,
+    strict,
+    stripped,
+)
 from penstock.sql.to_duckdb.duckdb_values import (
     DUCKDB,
     MAX_PRECISION,
@@ -328,7 +334,7 @@ class QueryCompiler(NumericCompiler):
         from_ = [self._from(node) for node in query.from_]
         clauses = [f"FROM {', '.join(from_)}"] if from_ else []
         if query.where is not None:
-            clauses.append(f"WHERE {self.value(query.where).sql}")
+            clauses.append(f"WHERE {self.value(simplified(query.where)).sql}")
         targets = [self.value(target) for target in query.targets]
         clauses += self._group(query)
         if query.having is not None:

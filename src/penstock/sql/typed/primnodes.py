@@ -6,7 +6,7 @@ of pg_type; ``typmod`` is the type modifier or -1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
@@ -267,14 +267,19 @@ def substituted(node: Node, values: Mapping[str, Node]) -> Node:
     """Return the expression with its columns replaced by values (ReplaceVarsFromTargetList)."""
     if isinstance(node, Var):
         return values[node.name]
+    return mutated(node, lambda child: substituted(child, values))
+
+
+def mutated(node: Node, change: Callable[[Node], Node]) -> Node:
+    """Return the node with ``change`` of each of its children (expression_tree_mutator)."""
     changed: dict[str, object] = {}
     for each in fields(node):
         value = getattr(node, each.name)
         if isinstance(value, Node):
-            changed[each.name] = substituted(value, values)
+            changed[each.name] = change(value)
         elif isinstance(value, tuple):
             changed[each.name] = tuple(
-                substituted(item, values) if isinstance(item, Node) else item for item in value
+                change(item) if isinstance(item, Node) else item for item in value
             )
     return replace(node, **changed)  # type: ignore[arg-type]
 
