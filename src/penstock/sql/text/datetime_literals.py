@@ -31,16 +31,18 @@ _ISO: Final = re.compile(
     r"(?P<year>\d{4,7})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
     r"(?:(?:\s+|[tT])(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})"
     r"(?:\.(?P<fraction>\d{0,9}))?)?)?"
-    r"\s*(?P<zone>[zZ]|[uU][tT][cC]|[gG][mM][tT]|(?P<sign>[+-])(?P<zh>\d{1,2})(?::?(?P<zm>\d{2}))?"
+    r"\s*(?P<zone>(?:[zZ]|[uU][tT][cC]|[gG][mM][tT])(?![a-zA-Z])|(?P<sign>[+-])(?P<zh>\d{1,2})(?::?(?P<zm>\d{2}))?"
     r"(?::(?P<zs>\d{2}))?)?(?:\s*(?P<era>[bB][cC]|[aA][dD]))?",
     re.ASCII,
 )
 _COMPACT: Final = re.compile(r"(\d{4})(\d{2})(\d{2})", re.ASCII)
 _SPECIAL: Final = {"infinity": "infinity", "-infinity": "-infinity", "+infinity": "infinity"}
+_WORDS: Final = ("infinity", "epoch", "now", "today", "tomorrow", "yesterday")
 _END_TIMESTAMP: Final = days_from_civil(294_277, 1, 1) * DAY
 """END_TIMESTAMP, the first moment beyond the range of timestamps."""
 _MAX_OFFSET: Final = 16 * 3600
 """MAX_TZDISP_HOUR"""
+_MAX_SIXTIETH: Final = 59
 _ZONE_UNITS: Final = (("zh", 3600), ("zm", 60), ("zs", 1))
 _SQL_NAMES: Final = {
     "timestamp": "timestamp",
@@ -82,13 +84,8 @@ def _fields(text: str, name: str) -> str | tuple[int, int, int]:
     if compact := _COMPACT.fullmatch(stripped):
         stripped = "-".join(compact.groups())
     match = _ISO.fullmatch(stripped)
-    if match is None:
-        if re.search(r"\d", stripped) or stripped.lower() in (
-            "now",
-            "today",
-            "tomorrow",
-            "yesterday",
-        ):
+    if match is None or _is_part_of_date(match):
+        if re.search(r"\d", stripped) or any(word in stripped.lower() for word in _WORDS):
             raise FeatureNotSupported(
                 f'"{text}" is not supported as a constant of type {_SQL_NAMES[name]}',
                 hint="Write dates as YYYY-MM-DD and times as HH:MM:SS.",
@@ -98,17 +95,23 @@ def _fields(text: str, name: str) -> str | tuple[int, int, int]:
     if match["era"] and match["era"].lower() == "bc":
         year = 1 - year
     hour, minute, second = (int(match[group] or 0) for group in ("hour", "minute", "second"))
-    days = days_from_civil(year, month, day) if 1 <= month <= 12 and day <= 31 else 0
-    wrong = civil_from_days(days) != (year, month, day)
-    if wrong or match["year"] == "0000" or hour > 24 or minute > 59 or second > 60:
-        raise DatetimeFieldOverflow(f'date/time field value out of range: "{text}"')
     clock = (hour * 3600 + minute * 60 + second) * MICROSECONDS + _fraction(match["fraction"])
-    if clock > DAY:
+    if minute > _MAX_SIXTIETH or second > 60 or clock > DAY:
         raise DatetimeFieldOverflow(f'date/time field value out of range: "{text}"')
     offset = _offset(match)
-    if abs(offset) >= _MAX_OFFSET:
+    beyond = max(int(match["zm"] or 0), int(match["zs"] or 0)) > _MAX_SIXTIETH
+    if abs(offset) >= _MAX_OFFSET or beyond:
         raise InvalidTimeZoneDisplacementValue(f'time zone displacement out of range: "{text}"')
+    days = days_from_civil(year, month, day) if 1 <= month <= 12 and day <= 31 else 0
+    if civil_from_days(days) != (year, month, day) or match["year"] == "0000":
+        raise DatetimeFieldOverflow(f'date/time field value out of range: "{text}"')
     return days, clock, offset
+
+
+def _is_part_of_date(zone: re.Match[str]) -> bool:
+    """Return whether the server takes a zone's minus and digits for a fourth part of the date."""
+    before = zone.string[: max(zone.start("zone"), 0)]
+    return zone["sign"] == "-" and zone["hour"] is None and not before[-1].isspace()
 
 
 def _fraction(digits: str | None) -> int:

@@ -37,8 +37,10 @@ _SECOND_PARTS: Final = ("s", "ms", "us")
 _CLOCK: Final = ("h", "m", *_SECOND_PARTS)
 _NUMBER: Final = r"[-+]?\d+(?:\.\d+)?"
 _FIELD: Final = re.compile(rf"({_NUMBER}) ?([a-z]+)", re.ASCII)
+_ENDING: Final = r"(?<![a-z])(?:[dhmsy]|mon|dec)(?=[+\d])"
+"""Units behind which a number needs no blank: those that are also words of dates (datetktbl)."""
 _WHOLE: Final = re.compile(
-    rf"(?:@ ?)?(?P<fields>(?:{_FIELD.pattern}(?: |(?=[-+\d])|$))*)"
+    rf"(?:@ ?)?(?P<fields>(?:{_NUMBER} ?(?:{_ENDING}|[a-z]+(?: |$)))*)"
     r"(?:(?P<days>[-+]?\d+) )?"
     r"(?P<clock>[-+]?\d+:[0-5]?\d(?::[0-5]?\d(?:\.\d{1,6})?)?)?(?P<ago> ?ago)?",
     re.ASCII,
@@ -170,7 +172,7 @@ def _checked(
 
 def _unread(text: str, lowered: str) -> Exception:
     """Return the error for an unread text: 0A000 if PostgreSQL may read it, else 22007."""
-    if re.search(r"\d|infinity|^\.$", lowered):
+    if re.search(r"\d|infinity|\.", lowered):
         return FeatureNotSupported(
             f'"{text}" is not supported as a constant of type interval',
             hint="Write numbers with units, as in '1 day 2 hours'.",

@@ -24,14 +24,15 @@ _INTEGER: Final = re.compile(
     r"([+-]?)(\d+(?:_\d+)*|0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+)",
     re.ASCII,
 )
-_DIGITS: Final = re.compile(r"[+-]?(\d{1,1000})", re.ASCII)
 _NUMERIC: Final = re.compile(
     r"[+-]?(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:[eE][+-]?\d+(?:_\d+)*)?",
     re.ASCII,
 )
 _FLOAT: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _HEX_FLOAT: Final = re.compile(r"[+-]?0[xX]")
-_MAX_SHIFT: Final = 16_000
+_MAX_WHOLE: Final = 131_072
+_MAX_SCALE: Final = 16_383
+"""The most digits of a numeric before and behind its point (numeric.h)."""
 _SPECIAL: Final = {"nan": "NaN", "inf": "Infinity", "infinity": "Infinity"}
 _UNSIGNED: Final = re.compile(r"([+-]?)(?:0[xX]([0-9a-fA-F]+)|0([0-7]+)|([1-9]\d*|0))", re.ASCII)
 
@@ -40,8 +41,8 @@ def integer_reader(bits: int, name: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         match = _INTEGER.fullmatch(text.strip(SPACE))
         if match is None:
-            begun = _DIGITS.match(text.strip(SPACE))
-            if begun and int(begun[1][:-1] or 0) > (1 << bits - 1) // 10:
+            begun = _INTEGER.match(text.strip(SPACE))
+            if begun and _overflows(begun[2], 1 << bits - 1):
                 # PostgreSQL reports an overflow before it reads the invalid text that follows.
                 raise NumericValueOutOfRange(f'value "{text}" is out of range for type {name}')
             raise invalid(name, text)
@@ -56,9 +57,18 @@ def integer_reader(bits: int, name: str) -> Callable[[str], str]:
     return read
 
 
+def _overflows(digits: str, limit: int) -> bool:
+    """Return whether pg_strtoint32_safe stops at the last digit, before it adds it."""
+    base = {"x": 16, "o": 8, "b": 2}.get(digits[1:2].lower(), 10)
+    plain = (digits if base == 10 else digits[2:]).replace("_", "")
+    return int(plain[:-1][:MAX_DIGITS] or "0", base) > limit // base
+
+
 def read_numeric(text: str) -> str:
     stripped = text.strip(SPACE)
     special = _special(stripped)
+    if special == "-NaN" or stripped.lower() == "+nan":
+        raise invalid("numeric", text)
     if special is not None:
         return special
     _check_length(stripped)
@@ -72,13 +82,15 @@ def read_numeric(text: str) -> str:
     sign, digits = ("-", mantissa[1:]) if mantissa[0] == "-" else ("", mantissa.lstrip("+"))
     whole, _, fraction = digits.partition(".")
     shift = int(exponent or 0)
-    if abs(shift) > _MAX_SHIFT:
-        raise NumericValueOutOfRange("value overflows numeric format")
     scale = max(len(fraction) - shift, 0)
-    unscaled = (whole + fraction + "0" * max(shift - len(fraction), 0)).lstrip("0")
+    unscaled = (whole + fraction).lstrip("0")
+    leading = len(unscaled) - len(fraction) + shift if unscaled else 0
+    if scale > _MAX_SCALE or leading > _MAX_WHOLE:
+        raise NumericValueOutOfRange("value overflows numeric format")
+    unscaled += "0" * (leading - len(unscaled) + scale)
     padded = unscaled.rjust(scale + 1, "0")
     body = f"{padded[:-scale]}.{padded[-scale:]}" if scale else padded
-    return f"{sign if unscaled else ''}{body}"
+    return f"{sign if unscaled.strip('0') else ''}{body}"
 
 
 def _check_length(digits: str) -> None:
@@ -90,9 +102,7 @@ def _special(text: str) -> str | None:
     lower = text.lower()
     sign = lower[:1] if lower[:1] in ("+", "-") else ""
     found = _SPECIAL.get(lower[len(sign) :])
-    if found is None or (found == "NaN" and sign):
-        return None
-    return f"-{found}" if sign == "-" else found
+    return f"-{found}" if sign == "-" and found else found
 
 
 def float_reader(sql_name: str, kind: pa.DataType) -> Callable[[str], str]:
@@ -100,14 +110,19 @@ def float_reader(sql_name: str, kind: pa.DataType) -> Callable[[str], str]:
         stripped = text.strip(SPACE)
         special = _special(stripped)
         if special is not None:
-            return special
+            return special.removeprefix("-") if "NaN" in special else special
         if _HEX_FLOAT.match(stripped):
             raise FeatureNotSupported(f'"{text}" is not supported as a {sql_name}')
-        if not _FLOAT.fullmatch(stripped):
+        match = _FLOAT.match(stripped)
+        if match is None:
             raise invalid(sql_name, text)
-        value = read_float(stripped.removeprefix("+"), kind)
-        if math.isinf(value) or (value == 0 and Decimal(stripped) != 0):
-            raise NumericValueOutOfRange(f'"{stripped}" is out of range for type {sql_name}')
+        # The range is checked before what follows the number (strtod, then the rest).
+        number = match[0]
+        value = read_float(number.removeprefix("+"), kind)
+        if math.isinf(value) or (value == 0 and Decimal(number) != 0):
+            raise NumericValueOutOfRange(f'"{number}" is out of range for type {sql_name}')
+        if len(number) < len(stripped):
+            raise invalid(sql_name, text)
         return float_out(value, kind)
 
     return read

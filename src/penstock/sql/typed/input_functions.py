@@ -105,9 +105,12 @@ def _address(text: str, name: str) -> tuple[ipaddress.IPv4Address | ipaddress.IP
     try:
         address = ipaddress.ip_address(_without_zeros(match[1]))
     except ValueError:
+        if {":", "."} <= set(match[1]) or match[1][-1] in ".:":  # inet_net_pton reads some
+            raise FeatureNotSupported(f'"{text}" is not supported as {name}') from None
         raise invalid(name, text) from None
     bits = address.max_prefixlen if match[2] is None else int(match[2])
-    if bits > address.max_prefixlen:
+    zero = match[2] is not None and address.version == 6 and match[2] != str(bits)
+    if bits > address.max_prefixlen or zero:
         raise invalid(name, text)
     return address, bits
 
@@ -255,10 +258,14 @@ def read_time(text: str, *, zone: bool, digits: int = _MAX_PRECISION) -> str:
     clock = (hour * 3600 + minute * 60 + second) * MICROSECONDS
     fraction = match["fraction"]
     clock += round(float(f"0.{fraction}") * MICROSECONDS) if fraction else 0
-    if minute > 59 or second > 60 or clock > DAY:
-        raise DatetimeFieldOverflow(f'date/time field value out of range: "{text}"')
+    beyond = DatetimeFieldOverflow(f'date/time field value out of range: "{text}"')
+    if minute > 59 or second > 60:
+        raise beyond
+    offset = _offset(match, text)
+    if clock > DAY:
+        raise beyond
     unit = 10 ** (_MAX_PRECISION - digits)
-    shown, offset = print_time((clock + unit // 2) // unit * unit), _offset(match, text)
+    shown = print_time((clock + unit // 2) // unit * unit)
     return shown + offset if zone else shown
 
 
