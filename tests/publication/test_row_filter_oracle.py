@@ -229,3 +229,15 @@ def test_what_stands_beside_null_fails_as_in_postgresql(text: str, world: World)
         [("f", "double precision"), ("b", "boolean")], [["inf", "t"], ["1", None], [None, "f"]]
     )
     agree(world, text, Counts())
+
+
+@pytest.mark.parametrize("field", ["year", "month", "quarter", "week", "dow", "isodow", "doy"])
+def test_fields_of_dates_before_christ(field: str, world: World) -> None:
+    """Columns of the lake hold none, but filters compute some."""
+    days = ["0", "-1", "-366", "-367", "-1462", "-16000", "400", None]
+    world.create([("n", "int")], [[day] for day in days])
+    day = "('0001-01-01'::date + n)"
+    for number in range(-45, 60):
+        agree(world, f"extract({field} FROM {day}) = {number}", Counts())
+        agree(world, f"date_part('{field}', {day}) < {number}", Counts())
+        agree(world, f"extract({field} FROM {day}::timestamp) = {number}", Counts())

@@ -220,15 +220,21 @@ def _calendar(
         return Value(f"CAST({sql} AS DECIMAL(20,6))", NUMERIC, (20, 6), argument.fails)
     if name == "extract" and field in known:
         shape = (_EXTRACTED_DIGITS, 0)
-        sql = f"CAST(extract({field} FROM {moment}) AS DECIMAL({shape[0]},0))"
+        sql = f"CAST({_part(field, moment)} AS DECIMAL({shape[0]},0))"
         return Value(sql, NUMERIC, shape, argument.fails)
     if name == "date_part" and field in known:
-        sql = f"CAST(extract({field} FROM {moment}) AS DOUBLE)"
+        sql = f"CAST({_part(field, moment)} AS DOUBLE)"
         return Value(sql, result, None, argument.fails)
     if name == "date_trunc" and argument.type == TIMESTAMP and field in _TRUNCATED:
         sql = f"CAST(date_trunc('{field}', {argument.sql}) AS TIMESTAMP)"
         return Value(sql, result, None, argument.fails)
     return None
+
+
+def _part(field: str, moment: str) -> str:
+    part = f"extract({field} FROM {moment})"
+    # The year before 1 is 0 for DuckDB, and -1 (1 BC) for PostgreSQL.
+    return f"({part} - CAST({part} < 1 AS INTEGER))" if field == "year" else part
 
 
 def cast(value: Value, target: int, typmod: int) -> Value:
