@@ -66,6 +66,15 @@ class Database:
         ((value,),) = self.rows(sql, parameters)
         return value
 
+    def wait_confirmed(self, slot: str, timeout: float) -> None:
+        """Wait until the slot's subscriber has confirmed everything committed until now."""
+        lsn = self.value("SELECT pg_current_wal_flush_lsn()")
+        confirmed = (
+            f"SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots"
+            f" WHERE slot_name = '{slot}'"
+        )
+        wait_until(lambda: self.value(confirmed), f"the confirmation of slot {slot}", timeout)
+
     def close(self) -> None:
         self._stack.close()
 

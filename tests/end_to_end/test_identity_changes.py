@@ -124,17 +124,8 @@ def _subscribe_stock(stock: Database, database: Database) -> None:
     )
 
 
-def _stock_caught_up(stock: Database, database: Database) -> None:
-    lsn = database.value("SELECT pg_current_wal_flush_lsn()")
-    confirmed = (
-        f"SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots"
-        f" WHERE slot_name = 'stock_{database.name}'"
-    )
-    wait_until(lambda: database.value(confirmed), "the stock subscriber", 60)
-
-
 def _equal(node: LocalNode, database: Database, stock: Database) -> None:
-    _stock_caught_up(stock, database)
+    database.wait_confirmed(f"stock_{database.name}", 60)
     live = (lambda rows: [r[:4] for r in rows if r[-1] is None]) if _soft(node) else list
     with database.connect() as connection, stock.connect() as other:
         for table in _TABLES:
@@ -254,7 +245,7 @@ def test_rows_that_the_new_identity_does_not_find(
     database.execute(_USING.format("t", "b"))
     database.execute("INSERT INTO t VALUES (4, -4)")
     node.caught_up("s", database)
-    _stock_caught_up(stock, database)
+    database.wait_confirmed(f"stock_{database.name}", 60)
     size = len(stock.server.log_path.read_text("utf-8", "replace"))
     database.execute("UPDATE t SET b = -40 WHERE a = 4")
     status = node.stopped("s")

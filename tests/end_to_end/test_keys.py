@@ -112,16 +112,6 @@ def test_keys_that_somebody_else_has_written(
     _stopped_at(node, "x", "u", "1")
 
 
-def _wait_confirmed(publisher: Database, slot: str) -> None:
-    """Wait until the slot's subscriber has confirmed everything committed until now."""
-    lsn = publisher.value("SELECT pg_current_wal_flush_lsn()")
-    confirmed = (
-        f"SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots "
-        f"WHERE slot_name = '{slot}'"
-    )
-    wait_until(lambda: publisher.value(confirmed), "the confirmation", 90)
-
-
 _FINISHED = re.compile(r"in transaction (\d+), finished at ([0-9A-F]+/[0-9A-F]+)")
 _CONFLICT = re.compile(
     r'detected on relation "(.*?)": conflict=(\w+)\n.*?DETAIL:  (.*)\n\s*(R.*?)(?:\.$|; finished)',
@@ -179,7 +169,7 @@ def test_rows_that_were_never_sent_are_skipped_and_counted(
             "UPDATE k SET v = 'again' WHERE id = 9; COMMIT"
         )
         node.caught_up("s", database)
-        _wait_confirmed(database, "stock")
+        database.wait_confirmed("stock", 90)
         for table in "kf":
             with stock.connect() as connection:
                 wanted = publisher_rows(connection, f"public.{table}")
@@ -226,7 +216,7 @@ def test_a_key_to_which_a_missing_row_did_not_move(
             "UPDATE m SET id = 4 WHERE id = 32; UPDATE m SET v = 'e' WHERE id = 4; COMMIT"
         )
         node.caught_up("s", database)
-        _wait_confirmed(database, "moved")
+        database.wait_confirmed("moved", 90)
         assert sorted(node.rows("m")) == stock.rows("SELECT * FROM m ORDER BY id")
         stats = "SELECT confl_update_missing FROM pg_stat_subscription_stats"
         (missing,) = node.node.sql(stats).rows

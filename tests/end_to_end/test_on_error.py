@@ -58,15 +58,6 @@ def _foreign_row(node: LocalNode, stock: Database, spark: Any, value: int) -> No
     stock.execute(f"INSERT INTO t VALUES ({value})")
 
 
-def _confirmed(database: Database, slot: str) -> None:
-    lsn = database.value("SELECT pg_current_wal_flush_lsn()")
-    confirmed = (
-        f"SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots "
-        f"WHERE slot_name = '{slot}'"
-    )
-    wait_until(lambda: database.value(confirmed), "the confirmation", 90)
-
-
 def _sql(node: LocalNode, text: str) -> Any:
     ((value,),) = node.node.sql(text).rows
     return value
@@ -123,7 +114,7 @@ def test_the_transaction_of_an_error_is_named_and_skipped_alone(
     node.node.sql(f"{skip}; ALTER SUBSCRIPTION s ENABLE")
     stock.execute(f"ALTER SUBSCRIPTION stock SKIP (lsn = '{lsn}'); ALTER SUBSCRIPTION stock ENABLE")
     node.caught_up("s", database)
-    _confirmed(database, "stock")
+    database.wait_confirmed("stock", 90)
     for table in "tu":
         assert sorted(node.rows(table)) == sorted(stock.rows(f"SELECT * FROM {table}")), table
     assert sorted(node.rows("u")) == [(1, None), (3, None)]
@@ -241,7 +232,7 @@ def test_a_key_of_the_node_alone_is_kept(
             "DELETE FROM bag WHERE i = 1"
         )
     node.caught_up("s", database)
-    _confirmed(database, "stock")
+    database.wait_confirmed("stock", 90)
     assert sorted(node.rows("bag")) == stock.rows("SELECT * FROM bag ORDER BY 1")
     database.execute("INSERT INTO bag VALUES (2, 'again')")
     status = node.stopped("s")

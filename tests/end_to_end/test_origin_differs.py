@@ -63,12 +63,7 @@ def test_rows_that_others_have_written(
         def follow(name: str, *statements: str) -> None:
             for statement in statements:
                 publishers[name].execute(statement)
-            lsn = publishers[name].value("SELECT pg_current_wal_flush_lsn()")
-            confirmed = (
-                f"SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots"
-                f" WHERE slot_name = 'stock_{name}'"
-            )
-            wait_until(lambda: publishers[name].value(confirmed), "the confirmation", 90)
+            publishers[name].wait_confirmed(f"stock_{name}", 90)
             node.caught_up(name, publishers[name])
 
         try:

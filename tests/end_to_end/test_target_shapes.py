@@ -104,15 +104,6 @@ def _real(text: str | None) -> str:
     return str(None if text is None else float(text))
 
 
-def _stock_has(publisher: Database, name: str) -> None:
-    lsn = publisher.value("SELECT pg_current_wal_flush_lsn()")
-    confirmed = (
-        f"SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots"
-        f" WHERE slot_name = '{name}'"
-    )
-    wait_until(lambda: publisher.value(confirmed), "the stock subscriber", 60)
-
-
 @part_of_make_faults
 def test_rows_are_those_of_a_stock_subscriber(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database], spark: Any
@@ -138,12 +129,12 @@ def test_rows_are_those_of_a_stock_subscriber(
         for change in _CHANGES:
             publisher.execute(change)
         node.caught_up("s", publisher)
-        _stock_has(publisher, "shapes")
+        publisher.wait_confirmed("shapes", 60)
         _equal(node, stock)
         assert node.node.verify(subscription="s").equal
         publisher.execute("TRUNCATE wide, bag; INSERT INTO wide VALUES (1, 2, 0.1)")
         node.caught_up("s", publisher)
-        _stock_has(publisher, "shapes")
+        publisher.wait_confirmed("shapes", 60)
         _equal(node, stock)
     finally:
         stock.execute("DROP SUBSCRIPTION shapes")
@@ -192,7 +183,7 @@ def test_a_primary_key_that_moves_on_both_sides(
             publisher.execute("UPDATE k SET a = a + 10 WHERE b % 3 = 0; DELETE FROM k WHERE a = 1")
             publisher.execute("INSERT INTO k SELECT max(a) + 1, max(b) + 1 FROM k")
             node.caught_up("s", publisher)
-            _stock_has(publisher, "keys")
+            publisher.wait_confirmed("keys", 60)
             found = [tuple(row) for row in node.node.read("k").collect()]
             assert sorted(found) == sorted(stock.rows("SELECT a, b, c FROM k")), key
     finally:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import FeatureNotSupported, PenstockError
+from penstock.identifiers import quote_literal
 from penstock.pgtypes.pg_type import types_by_name
 from penstock.sql.typed.input_functions import input_function
 
@@ -70,16 +71,12 @@ def _ours(text: str, name: str) -> str | None:
 def _theirs(connection: psycopg.Connection[tuple[str]], text: str, name: str) -> str:
     cast = {"bit": "varbit"}.get(name, name)  # ::bit without a length is bit(1)
     try:
-        query = f"SELECT format('%s', {cast} '{_quoted(text)}')"  # by the output function
+        query = f"SELECT format('%s', {cast} {quote_literal(text)})"  # by the output function
         row = connection.execute(query).fetchone()
     except psycopg.Error as error:
         return f"{error.sqlstate} {error.diag.message_primary}"
     assert row is not None
     return row[0]
-
-
-def _quoted(text: str) -> str:
-    return text.replace("'", "''")
 
 
 @pytest.mark.parametrize("name", _TEXTS)
