@@ -20,6 +20,7 @@ from cut_log import CutLog, Place
 from penstock import Node
 from penstock.embedded import NodeProcess
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.node import guc
 from process_tree import cpu_by_process
 from report import logged, phase_report
 from servers import Server
@@ -51,10 +52,12 @@ class BenchNode:
         parameters: dict[str, Any] = {"fsync": fsync}
         if stream_backlog:
             parameters["backlog_copy_threshold"] = -1
-        if bucket is not None:
-            parameters["warehouse"] = f"s3://{bucket.path}"
         self.process = NodeProcess(folder)
         self.process.init(parameters)
+        if bucket is not None:
+            file = folder / guc.FILE_NAME
+            text = guc.with_value(file.read_text("utf-8"), "warehouse", f"s3://{bucket.path}")
+            file.write_text(text, encoding="utf-8")
         self.process.environment["PENSTOCK_LOG"] = "DEBUG"
         self.warehouse = Place.local(folder / "warehouse") if bucket is None else bucket
         self.node = Node(folder)
