@@ -53,7 +53,7 @@ def test_bars_show_rate_total_and_time_left_and_go_away_when_done() -> None:
         assert not [line for line in told if line.startswith("s ")]
         wrapped = "".join(line.ljust(130) for line in told)
         for number in range(60):
-            whole = f"INFO  line {number:02d} {'word ' * 30} end"
+            whole = f"INFO:  line {number:02d} {'word ' * 30} end"
             assert wrapped.count(whole) == 1, (number, terminal.text())
 
 

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Final, TextIO
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from penstock.cli import NodeDir, run, status, verify
-from penstock.errors import PenstockError
+from penstock.errors import ConfigurationError, PenstockError
 from penstock.node import Node
 from penstock.node import doctor as checks
+
+_LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+_BEGINS_WITH_LEVEL: Final = re.compile(r"[A-Z]+:  ")
 
 # ``penstock sql "..."``: run statements, print notices and results as psql does.
 
@@ -147,8 +151,8 @@ def main() -> None:
     # The receiving thread is always in Python, the applying one mostly in C. At the default of 5 ms
     # the applying thread would wait that long after each of its calls.
     sys.setswitchinterval(0.0005)
-    log_to_standard_error()
     try:
+        log_to_standard_error()
         app()
     except PenstockError as error:
         print(error.report(), file=sys.stderr)
@@ -156,14 +160,27 @@ def main() -> None:
 
 
 def log_to_standard_error() -> None:
-    """Log to standard error, at the level of $PENSTOCK_LOG."""
-    logging.basicConfig(
-        level=os.environ.get("PENSTOCK_LOG", "INFO"),
-        format="%(asctime)s %(levelname)s  %(message)s",
-        handlers=[_StandardError()],
-    )
+    """Log to standard error, at the level of $PENSTOCK_LOG. Raises ConfigurationError."""
+    level = os.environ.get("PENSTOCK_LOG", "INFO")
+    if level.upper() not in _LOG_LEVELS:
+        raise ConfigurationError(
+            f'invalid value for environment variable PENSTOCK_LOG: "{level}"',
+            hint=f"Available values: {', '.join(_LOG_LEVELS)}.",
+        )
+    handler = _StandardError()
+    handler.setFormatter(_Format("%(asctime)s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     for noisy in ("py4j", "deltalake"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _Format(logging.Formatter):
+    """The format of PostgreSQL's log: ``ERROR:  ...``, also where the level begins the message."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        if not _BEGINS_WITH_LEVEL.match(record.message):
+            record.message = f"{record.levelname}:  {record.message}"
+        return super().formatMessage(record)
 
 
 class _StandardError(logging.StreamHandler[TextIO]):

@@ -15,7 +15,7 @@ import re
 import signal
 import threading
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -24,7 +24,12 @@ from typing import Any, Final, TypeVar
 from penstock.backend.hba import parse_rules
 from penstock.catalog.pg_subscription import UNSENT_CHANGES
 from penstock.decoding.registry import BUNDLED
-from penstock.errors import ConfigurationError, InvalidParameterValue, PenstockError
+from penstock.errors import (
+    ConfigurationError,
+    InvalidParameterValue,
+    PenstockError,
+    SqlSyntaxError,
+)
 from penstock.guc import (
     INT_MAX,
     TIMES,
@@ -325,15 +330,19 @@ def load(folder: Path) -> Parameters:
     a value is invalid."""
     path = folder / FILE_NAME
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigurationError(
             f'"{folder}" is not a Penstock node',
             detail=f'There is no file "{path}".',
             hint=f"Make one with: penstock init {folder}",
         ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f'could not read "{path}": {error}') from error
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _syntax_error(path, text.splitlines(), str(error)) from None
     spark = raw.pop("spark", {})
     if not isinstance(spark, dict):
         raise _in_file(
@@ -342,6 +351,29 @@ def load(folder: Path) -> Parameters:
             "It is a section: write [spark], and its parameters below.",
         )
     return _build(Parameters, raw, path, spark=_build(SparkParameters, spark, path))
+
+
+def _syntax_error(path: Path, lines: Sequence[str], told: str) -> ConfigurationError:
+    """Return the error of a file that is no TOML. ``told``: what tomllib says."""
+    what, _, place = told.rpartition(" (at ")
+    found = re.match(r"line (\d+)", place)
+    number = int(found[1]) if found else len(lines)
+    line = lines[number - 1].strip() if lines else ""
+    name = line.partition("=")[0].strip()
+    names = [each.partition("=")[0].strip() for each in lines[: number - 1]]
+    above = [n for n, each in enumerate(names, 1) if each == name]
+    if what == "Cannot overwrite a value" and above:
+        return ConfigurationError(
+            f'parameter "{name}" is set twice in file "{path}", lines {above[-1]} and {number}',
+            hint="Remove one of the lines.",
+            sqlstate=SqlSyntaxError.default_sqlstate,
+        )
+    return ConfigurationError(
+        f'syntax error in file "{path}" line {number}: {what}',
+        detail=f"The line is: {line}",
+        hint='Write names and values as in: listen_addresses = "127.0.0.1" (texts have quotes).',
+        sqlstate=SqlSyntaxError.default_sqlstate,
+    )
 
 
 def default_text() -> str:
