@@ -513,14 +513,47 @@ def test_clients_that_arrive_while_it_stops() -> None:
         wait_until(lambda: server.sessions == 0, "the end of the sessions")  # noqa: B023
 
 
+def _server(node: Node, *addresses: str, port: int = 0) -> Server:
+    return Server(
+        ListenOptions(addresses, port=port),
+        BackendOptions(18, {}, (), b""),
+        Services(lambda _: None, lambda _: True, node.open, lambda _: None),
+    )
+
+
 def test_a_port_in_use_is_a_clear_error(node: Node) -> None:
-    with pytest.raises(ConfigurationError, match="could not listen") as error:
-        Server(
-            ListenOptions(port=node.port),
-            BackendOptions(18, {}, (), b""),
-            Services(lambda _: None, lambda _: True, node.open, lambda _: None),
-        ).start()
+    with pytest.raises(ConfigurationError, match="could not create any TCP/IP sockets") as error:
+        _server(node, "127.0.0.1", port=node.port).start()
+    assert "Address already in use" in (error.value.detail or "")
     assert "Choose another port" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize("address", ["203.0.113.1", "no-such-host.invalid"])
+def test_what_is_no_address_of_this_host_is_named(node: Node, address: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        _server(node, address).start()
+    assert f'could not listen on "{address}"' in (error.value.detail or "")
+    assert "of this host" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("addresses", "reached"),
+    [
+        (("*",), ("127.0.0.1", "::1")),
+        (("127.0.0.1", "::1"), ("127.0.0.1", "::1")),
+        (("203.0.113.1", "localhost"), ("127.0.0.1",)),
+    ],
+)
+def test_all_addresses_that_can_be_had_are_listened_on(
+    node: Node, addresses: tuple[str, ...], reached: tuple[str, ...]
+) -> None:
+    server = _server(node, *addresses)
+    server.start()
+    try:
+        for address in reached:
+            socket.create_connection((address, server.port), timeout=10).close()
+    finally:
+        server.stop()
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificate")

@@ -141,6 +141,11 @@ def _range(name: str, value: str, limits: str) -> str:
             'invalid value for parameter "driver_memory": "-1g"',
             'Write a number and a unit: "512m", "2g".',
         ),
+        (
+            'listen_addresses = "localhost,"',
+            'invalid value for parameter "listen_addresses": "localhost,"',
+            'Write them with commas: "127.0.0.1, ::1".',
+        ),
     ],
 )
 def test_what_is_wrong_is_said_as_postgresql_says_it(

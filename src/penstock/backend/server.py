@@ -1,20 +1,22 @@
 """The node's port: accept clients up to the limits, each in a thread of its own (postmaster.c).
 
-``Server`` listens on an address, and runs sessions until ``stop``. It also finds the session that
-a CancelRequest names.
+``Server`` listens on addresses, and runs sessions until ``stop``. It also finds the session that a
+CancelRequest names.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import logging
 import os
+import selectors
 import socket
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from penstock.backend.backend import Backend, BackendOptions, Services
 from penstock.backend.client_socket import ClientSocket
@@ -40,17 +42,51 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ListenOptions:
-    """Options of the port. ``port``: 0 for any free one.
+    """Options of the port. ``addresses``: names or addresses of this host, ``*`` for all.
+    ``port``: 0 for any free one.
 
     ``max_wal_senders`` limits replication connections, ``max_connections`` all others
     (InitProcess). A connection counts from its startup packet on, even before it has logged in.
     """
 
-    address: str = "127.0.0.1"
+    addresses: tuple[str, ...] = ("127.0.0.1",)
     port: int = 5432
     max_connections: int = 100
     max_wal_senders: int = 10
     write_timeout_s: float = 60.0
+
+
+def _listen(options: ListenOptions) -> list[socket.socket]:
+    """Listen on the addresses (ListenServerPort); those that cannot be had are logged. Raises
+    ConfigurationError if none can."""
+    found: list[socket.socket] = []
+    failures: list[str] = []
+    port, in_use = options.port, False
+    for address in options.addresses:
+        try:
+            for family, host in _resolved(address):
+                sock = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+                found.append(sock)
+                port = sock.getsockname()[1]
+        except OSError as error:
+            in_use |= error.errno == errno.EADDRINUSE
+            failures.append(f'could not listen on "{address}", port {port}: {error.strerror}')
+            log.warning("%s", failures[-1])
+    if not found:
+        hint = f"Is another node or server running on port {port}? Choose another port."
+        raise ConfigurationError(
+            "could not create any TCP/IP sockets",
+            detail="\n".join(failures),
+            hint=hint if in_use else 'Write names or addresses of this host, or "*" for all.',
+        )
+    return found
+
+
+def _resolved(address: str) -> list[tuple[socket.AddressFamily, str]]:
+    """Return families and hosts of an address. Raises OSError."""
+    host = None if address == "*" else address
+    places = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return [(family, str(place[0])) for family, _, _, _, place in places]
 
 
 class Server:
@@ -65,7 +101,7 @@ class Server:
         self._lock = threading.Lock()
         self._admitted: dict[int, bool] = {}  # pid -> True for a walsender
         self._backends: dict[int, tuple[Backend, threading.Thread]] = {}
-        self._socket: socket.socket | None = None
+        self._sockets: list[socket.socket] = []
         self._acceptor: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -77,7 +113,7 @@ class Server:
     @property
     def port(self) -> int:
         """The port on which the server listens."""
-        return int(self._socket.getsockname()[1]) if self._socket is not None else 0
+        return int(self._sockets[0].getsockname()[1]) if self._sockets else 0
 
     @property
     def sessions(self) -> int:
@@ -86,22 +122,12 @@ class Server:
             return len(self._backends)
 
     def start(self) -> None:
-        """Listen. Raises ConfigurationError if the address is in use or is not this host's."""
-        listen = self._listen
-        try:
-            family = socket.AF_INET6 if ":" in listen.address else socket.AF_INET
-            self._socket = socket.create_server(
-                (listen.address, listen.port), family=family, backlog=_BACKLOG
-            )
-        except OSError as error:
-            raise ConfigurationError(
-                f'could not listen on address "{listen.address}", port {listen.port}: '
-                f"{error.strerror}",
-                hint="Is another node or server running there? Choose another port.",
-            ) from None
+        """Listen. Raises ConfigurationError if none of the addresses can be had."""
+        self._sockets = _listen(self._listen)
         self._acceptor = threading.Thread(target=self._accept, name="postmaster", daemon=True)
         self._acceptor.start()
-        log.info("listening on %s, port %d", listen.address, self.port)
+        for each in self._sockets:
+            log.info("listening on %s, port %d", *each.getsockname()[:2])
 
     def stop(self) -> None:
         """Stop listening, end all sessions, and return when their threads have ended.
@@ -111,10 +137,9 @@ class Server:
         """
         with self._lock:
             self._stopping.set()  # no session begins after this
-        if self._socket is not None:
+        for each in self._sockets:
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket.close()
+                each.shutdown(socket.SHUT_RDWR)
         with self._lock:
             running = list(self._backends.values())
         for backend, _ in running:
@@ -128,24 +153,35 @@ class Server:
             thread.join(_STOP_S)
         if self._acceptor is not None:
             self._acceptor.join(_STOP_S)
+        for each in self._sockets:
+            each.close()
 
     def _accept(self) -> None:
-        assert self._socket is not None
-        while not self._stopping.is_set():
-            try:
-                accepted, _ = self._socket.accept()
-            except OSError as error:
-                if self._stopping.is_set():
-                    return
+        with selectors.DefaultSelector() as selector:
+            for each in self._sockets:
+                each.setblocking(False)  # a client may be gone before it is accepted
+                selector.register(each, selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                for key, _ in selector.select():
+                    self._accept_from(key.fileobj)
+
+    def _accept_from(self, listening: Any) -> None:
+        try:
+            accepted, _ = listening.accept()
+            accepted.setblocking(True)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if not self._stopping.is_set():
                 log.warning("could not accept a connection: %s", error)
                 self._stopping.wait(0.1)  # too many open files, for instance
-                continue
-            try:
-                self._begin(accepted)
-            except (OSError, RuntimeError) as error:
-                # The client has disconnected, or no thread could be started.
-                accepted.close()
-                log.info("could not begin a session: %s", error)
+            return
+        try:
+            self._begin(accepted)
+        except (OSError, RuntimeError) as error:
+            # The client has disconnected, or no thread could be started.
+            accepted.close()
+            log.info("could not begin a session: %s", error)
 
     def _begin(self, accepted: socket.socket) -> None:
         limit = self._listen.max_connections + self._listen.max_wal_senders

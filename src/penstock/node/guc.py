@@ -179,6 +179,9 @@ def _text(value: Any) -> str:
 
 _ON_OFF: Final = Boolean()
 _NOT_EMPTY: Final = String(r".+")
+_LIST: Final = String(
+    r"\s*[^,\s]+\s*(,\s*[^,\s]+\s*)*", 'Write them with commas: "127.0.0.1, ::1".'
+)
 
 DEFAULT_HBA: Final = (
     "host all all 127.0.0.1/32 scram-sha-256",
@@ -276,8 +279,9 @@ class Parameters:
     """Older rows of ``_penstock/verifications`` are removed; 0: never."""
     port: int = number(0, 0, _MAX_PORT)
     """The port to which clients of PostgreSQL connect; 0: the node publishes nothing."""
-    listen_addresses: str = parameter("127.0.0.1", _NOT_EMPTY)
-    """The address to listen on; beyond loopback ``hba`` must allow clients, too."""
+    listen_addresses: str = parameter("127.0.0.1", _LIST)
+    """The addresses to listen on, with commas between them, or ``*``; beyond loopback ``hba`` must
+    allow clients, too."""
     hba: tuple[str, ...] = parameter(DEFAULT_HBA, Strings())
     """Lines as in pg_hba.conf; the first that matches a connection decides."""
     ssl_cert_file: str = parameter("", String())

@@ -93,7 +93,7 @@ class ServingNode:
         self._options = self._backend_options(server_tls(folder, now))
         self._server = Server(
             ListenOptions(
-                now.listen_addresses,
+                tuple(address.strip() for address in now.listen_addresses.split(",")),
                 now.port,
                 now.max_connections,
                 now.max_wal_senders,
