@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from penstock.errors import ObjectInUse
+from penstock.errors import NotInPrerequisiteState, ObjectInUse
+from penstock.node import Node
 from penstock.node.claims import LockFile, Running, running_process
 from penstock.node.guc import signal_running
 
@@ -49,3 +51,23 @@ def test_a_released_lock_is_free(tmp_path: Path) -> None:
     LockFile(tmp_path).release()
     assert running_process(tmp_path) is None
     LockFile(tmp_path).release()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda node: node.start(),
+        lambda node: node.execute("SELECT 1 FROM pg_subscription"),
+        lambda node: node.execute("CREATE TABLE t (id int)"),
+        lambda node: node.status(),
+        lambda node: node.read("t"),
+        lambda node: node.wait_until_caught_up(1),
+    ],
+)
+def test_a_closed_node_stays_closed(tmp_path: Path, use: Callable[[Node], object]) -> None:
+    node = Node.init(tmp_path / "node")
+    node.close()
+    node.close()
+    with pytest.raises(NotInPrerequisiteState, match="the node is closed"):
+        use(node)
+    assert running_process(node.folder) is None

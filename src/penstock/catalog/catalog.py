@@ -156,6 +156,10 @@ class Catalog:
             store.close()
             raise
 
+    def check_open(self) -> None:
+        """Raise NotInPrerequisiteState if the catalog has been closed."""
+        self._store.check_open()
+
     def close(self) -> None:
         """Close every connection."""
         self.sequences.close()

@@ -31,7 +31,13 @@ from sqlalchemy.schema import CreateColumn
 
 from penstock.catalog import pg_control
 from penstock.catalog.metadata import METADATA
-from penstock.errors import ConfigurationError, DuplicateObject, PenstockError, StorageError
+from penstock.errors import (
+    ConfigurationError,
+    DuplicateObject,
+    NotInPrerequisiteState,
+    PenstockError,
+    StorageError,
+)
 
 # Databases that hold state: SQLite files shared by several processes, or any other database by its
 # URL. ``store`` and ``pg_stat_subscription`` make the tables.
@@ -245,6 +251,7 @@ class Store:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._closed = False
 
     @classmethod
     def create(cls, url: str) -> Store:
@@ -292,12 +299,19 @@ class Store:
         return store
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection. The store cannot be used any more."""
+        self._closed = True
         self.engine.dispose()
+
+    def check_open(self) -> None:
+        """Raise NotInPrerequisiteState if the store has been closed."""
+        if self._closed:  # the engine would connect again
+            raise NotInPrerequisiteState("the node is closed", hint="Open it again: Node(folder).")
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """Begin a transaction that sees one state."""
+        self.check_open()
         with transaction(self.engine, write=False) as connection:
             yield connection
 
@@ -305,6 +319,7 @@ class Store:
     def write(self, *, counted: bool = True) -> Iterator[Connection]:
         """Begin a transaction that changes the catalog. Unless ``counted`` is False it counts as a
         change even if it changes nothing."""
+        self.check_open()
         with transaction(self.engine, write=True) as connection:
             # This comes first: the row is the lock of all writers, so that the rest of the
             # transaction reads the newest state.

@@ -247,10 +247,12 @@ class Node:
     def start(self) -> None:
         """Start the workers in the background and return.
 
-        Raises ConfigurationError; ObjectInUse if another process runs this node.
+        Raises ConfigurationError; ObjectInUse if another process runs this node;
+        NotInPrerequisiteState after ``close``.
         """
         if self._running is not None:
             return
+        self._catalog.check_open()
         self._lock = LockFile(self.folder)
         with contextlib.ExitStack() as undo:
             undo.callback(self._forget_running)
