@@ -399,6 +399,7 @@ def test_rights_and_row_security(copier: Copier) -> None:
     with pytest.raises(PublisherError) as hidden:
         copier.copy("p", "secured", conninfo=weak)
     assert "row-level security" in hidden.value.message
+    assert "BYPASSRLS" in (hidden.value.hint or "")
     copier.database.execute("DROP OWNED BY weak; DROP ROLE weak")
 
 

@@ -119,6 +119,7 @@ from penstock.subscription.retry import max_tries
 from penstock.subscription.worker_status import WorkerActivity, WorkerStatus
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.libpq_errors import hint_for
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import sync_slot_prefix
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
@@ -348,7 +349,7 @@ class Copies:
     def _failed(self, rel: SubscriptionRel, error: PenstockError) -> None:
         """Report an error of one table of a round, and let the table wait."""
         error = error.with_statement(alter(self._subscription.name))
-        if error.sqlstate == NO_RIGHT:
+        if error.sqlstate == NO_RIGHT and error.hint == hint_for(NO_RIGHT):
             error = error.changed(hint=missing_right(rel, self._subscription.conninfo))
         if self._disables(rel, error):
             return

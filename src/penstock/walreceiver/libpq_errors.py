@@ -150,6 +150,8 @@ def server_failure(fields: Mapping[int, str], prefix: str = "", text: str = "") 
         detail = f"{detail} ({context})" if detail else context
     alter = None
     gone = re.match(r'publication "(.*)" does not exist', primary or "")
+    if fields.get(DiagnosticField.SOURCE_FUNCTION) == "check_enable_rls":
+        hint = _ROW_SECURITY  # the server's own hint, if it has one, is for owners alone
     if hint is None and gone is not None:
         hint, alter = _PUBLICATION_GONE, f"DROP PUBLICATION {quote_identifier(gone[1])}"
     over = fields.get(DiagnosticField.SEVERITY_NONLOCALIZED) in (Severity.FATAL, Severity.PANIC)
@@ -193,6 +195,7 @@ _FIELDS: Final = (
     DiagnosticField.MESSAGE_DETAIL,
     DiagnosticField.MESSAGE_HINT,
     DiagnosticField.CONTEXT,
+    DiagnosticField.SOURCE_FUNCTION,
 )
 
 _GOING_AWAY: Final = ("57P01", "57P02", "57P03", "25P03", "57P05")
@@ -209,6 +212,11 @@ _PUBLICATION_GONE: Final = (
     "of each change. If the error stays, and it is the subscription's only one, drop the "
     "subscription and create it again. If there are others, leave it out until the subscription "
     "has caught up, and then ADD PUBLICATION again."
+)
+
+_ROW_SECURITY: Final = (
+    "Policies would hide rows. On the publisher, let the role see all of them: ALTER ROLE ... "
+    "BYPASSRLS; the table's owner sees them after ALTER TABLE ... NO FORCE ROW LEVEL SECURITY;"
 )
 
 _HINTS: Final = {
