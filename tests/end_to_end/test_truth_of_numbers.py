@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
+from fix_proxy import Proxy
 from penstock.cli.main import app
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.lsn import Lsn
@@ -148,6 +149,29 @@ def test_while_the_publisher_is_away(
     node.caught_up("s", publisher)
     node.wait_for("s", "no lag", lambda s: s.lag_seconds == 0.0 and s.wal_status == "reserved")
     assert state_of_node(node) is Health.FOLLOWS
+
+
+def test_an_error_goes_when_the_stream_is_back(
+    local_node: Callable[..., LocalNode],
+    publisher: Database,
+    server: EmbeddedPostgres,
+    make_proxy: Callable[[int], Proxy],
+) -> None:
+    """Also if nobody writes at the publisher."""
+    node, proxy = local_node(wal_retrieve_retry_interval="200ms"), make_proxy(server.port)
+    publisher.execute("CREATE TABLE idle (id int PRIMARY KEY); CREATE PUBLICATION q FOR TABLE idle")
+    conninfo = proxy.conninfo(publisher.conninfo)
+    node.node.sql(f"CREATE SUBSCRIPTION idle CONNECTION '{conninfo}' PUBLICATION q")
+    node.caught_up("idle", publisher)
+    for _ in range(3):
+        proxy.refuse()
+        proxy.cut()
+        node.wait_for("idle", "an error", lambda s: s.error is not None)
+        assert health([node.status("idle")], running=True) is Health.TRIES_AGAIN
+        proxy.resume()
+        node.wait_for("idle", "no error", lambda s: s.error is None and s.state == "streaming")
+        assert health([node.status("idle")], running=True) is Health.FOLLOWS
+    node.node.sql("DROP SUBSCRIPTION idle")
 
 
 def test_while_it_is_disabled_or_stopped(node: LocalNode, publisher: Database) -> None:

@@ -409,6 +409,7 @@ class ApplyStream:
         if position == INVALID or position < last:
             return
         if position == last and not self._applier.members_changed():
+            self._status.healed()
             return
         if self._cut_at(position):
             self._acknowledge(stream)

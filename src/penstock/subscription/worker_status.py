@@ -163,6 +163,11 @@ class WorkerStatus:
         now = time.time()
         self._set(self._changed(targets), cut_lsn=lsn, cut_time=now, **self._lasting_error())
 
+    def healed(self) -> None:
+        """Note that the stream goes on and there is nothing to apply or to cut."""
+        if self._now.error is not None:
+            self._set(**self._lasting_error())
+
     def copying(self, copy: CopyProgress) -> None:
         """Note the progress of a table's copy."""
         with self._lock:
