@@ -18,6 +18,7 @@ from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import failpoint
 from penstock.embedded import wait_until
+from penstock.lakehouse.history_table import ABOUT
 from penstock.lsn import Lsn
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -308,6 +309,25 @@ def test_what_a_history_cannot_hold_stops_and_is_not_copied_for_ever(
     assert {"_change_type": "copy", "a": 2, "v": "two"} in rows
 
 
+@pytest.mark.parametrize("name", [ABOUT[0], ABOUT[-1].upper()])
+def test_a_column_named_as_one_of_the_history_is_told(
+    local_node: Callable[..., LocalNode], database: Database, name: str
+) -> None:
+    database.execute("CREATE TABLE t (a int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
+    node = local_node()
+    node.subscribe("s", database, "p", "history = true, schema_change = follow")
+    node.caught_up("s", database)
+    database.execute(f'ALTER TABLE t ADD "{name}" text; INSERT INTO t VALUES (1)')
+    status = node.stopped("s")
+    assert f'cannot have a history: it has a column "{name.lower()}"' in str(status.error)
+    assert "SET (history = ...)" in str(status.error_hint)
+    assert "REFRESH" not in str(status.error_hint)  # the copy would meet the same history
+    node.node.sql("ALTER SUBSCRIPTION s SET (history = false)")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up("s", database)
+    assert node.rows("t") == [(1, None)]
+
+
 def test_a_table_in_the_way_of_a_history_is_told(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:
@@ -323,6 +343,7 @@ def test_a_table_in_the_way_of_a_history_is_told(
     assert 'table "public.t__history" is in the way of the history of "public.t"' in str(
         status.error
     )
+    assert "REFRESH" not in str(status.error_hint)
     node.node.sql("ALTER SUBSCRIPTION s SET (history = false)")
     node.node.sql("ALTER SUBSCRIPTION s ENABLE")
     database.execute("INSERT INTO t VALUES (1); INSERT INTO t__history VALUES (2)")

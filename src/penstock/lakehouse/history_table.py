@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.attribute import Attribute
-from penstock.errors import FeatureNotSupported, HistoryMismatch
+from penstock.errors import HistoryMismatch
 from penstock.lakehouse.schema import ROW, TIMESTAMP, Column, TableSchema, delta_type, type_text
 from penstock.lakehouse.table import DeltaTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -44,6 +44,10 @@ _ABOUT: Final = (
 )
 ABOUT: Final = tuple(column.name for column in _ABOUT)
 """The columns that describe the change."""
+_WITHOUT: Final = (
+    'SET (history = ...) without "{table}", or false: the subscription goes on, and the table has '
+    "no history."
+)
 
 
 def history_of(table: TableName) -> TableName:
@@ -53,8 +57,8 @@ def history_of(table: TableName) -> TableName:
 
 
 def history_schema(table: str, schema: TableSchema) -> TableSchema:
-    """Return the columns of a table's history. Raises FeatureNotSupported if a column of the table
-    is named like a column that describes the change."""
+    """Return the columns of a table's history. Raises HistoryMismatch if a column of the table is
+    named like a column that describes the change."""
     kept = tuple(
         Column(c.name, Attribute(c.source, c.attribute.type_oid, c.attribute.typmod), c.type)
         for c in schema.columns
@@ -62,9 +66,10 @@ def history_schema(table: str, schema: TableSchema) -> TableSchema:
     )
     taken = sorted({c.name.lower() for c in kept} & set(ABOUT))
     if taken:
-        raise FeatureNotSupported(
+        raise HistoryMismatch(
             f'table "{table}" cannot have a history: it has a column "{taken[0]}"',
             detail="The history has a column of that name that tells of the change.",
+            hint=_WITHOUT.format(table=table),
         )
     return TableSchema((*_ABOUT, *kept))
 
@@ -72,7 +77,7 @@ def history_schema(table: str, schema: TableSchema) -> TableSchema:
 def open_history(warehouse: Warehouse, table: TableName, schema: TableSchema) -> DeltaTable:
     """Return the history of a table with ``schema``; columns that it lacks are staged.
 
-    Raises as ``fit``; FeatureNotSupported if a table of another kind has the history's name.
+    Raises as ``fit``; HistoryMismatch if a table of another kind has the history's name.
     """
     name = history_of(table)
     wanted = history_schema(qualified(*table), schema)
@@ -80,10 +85,10 @@ def open_history(warehouse: Warehouse, table: TableName, schema: TableSchema) ->
     if found is None:
         return warehouse.create(*name, wanted)
     if not set(ABOUT) <= {column.name for column in found.schema.columns}:
-        raise FeatureNotSupported(
+        raise HistoryMismatch(
             f'table "{qualified(*name)}" is in the way of the history of "{qualified(*table)}"',
             detail=f'It lies at "{found.uri}".',
-            hint="Rename it, or set history = false.",
+            hint=_WITHOUT.format(table=qualified(*table)),
             sqlstate=DuplicateTable.default_sqlstate,
         )
     fit(found, qualified(*table), schema)
