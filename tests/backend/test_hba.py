@@ -49,6 +49,10 @@ def test_the_first_match_wins() -> None:
         method_for(rules, client(tls=True, database="pond"))
 
 
+def test_md5_is_scram_for_secrets_of_scram() -> None:
+    assert method_for(parse_rules(["host all all all md5"]), client()) is Method.SCRAM
+
+
 def test_logical_walsenders_are_let_in_by_their_database() -> None:
     rules = parse_rules(["host lake all all scram-sha-256"])
     assert method_for(rules, client(replication=ReplicationMode.DATABASE)) is Method.SCRAM
@@ -61,7 +65,7 @@ def test_logical_walsenders_are_let_in_by_their_database() -> None:
     [
         ("local all all trust", "A line holds"),
         ("unix all all all trust", 'invalid connection type "unix"'),
-        ("host all all all md5", 'invalid authentication method "md5"'),
+        ("host all all all password", 'invalid authentication method "password"'),
         ("host all all nowhere trust", 'invalid IP address "nowhere"'),
     ],
 )

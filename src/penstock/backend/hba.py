@@ -130,6 +130,8 @@ def _rule(line: str, words: list[str]) -> Rule:
     kind, databases, users, address, method = words
     if kind not in tuple(ConnectionKind):
         raise _malformed_error(line, f'invalid connection type "{kind}"')
+    if method == "md5":  # all secrets here are SCRAM's, for which a server does not use MD5 either
+        method = Method.SCRAM
     if method not in tuple(Method):
         raise _malformed_error(line, f'invalid authentication method "{method}"')
     try:
