@@ -41,7 +41,6 @@ def test_arguments_of_the_slot_functions() -> None:
         ({"proto_version": 1, "streaming": "on"}, "does not support streaming, need 2"),
         ({"proto_version": 3, "streaming": "parallel"}, "parallel streaming, need 4"),
         ({"proto_version": 2, "two_phase": True}, "two-phase commit, need 3"),
-        ({"proto_version": 1, "publication_names": ()}, 'option "publication_names" missing'),
         ({"proto_version": 4, "streaming": "maybe"}, "streaming requires"),
     ],
 )

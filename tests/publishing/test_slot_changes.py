@@ -6,13 +6,16 @@ import os
 import shutil
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.errors import PenstockError
 from penstock.pgoutput.decoder import Decoder
@@ -68,6 +71,76 @@ def test_changes_are_peeked_and_got(lake: LakeNode) -> None:
     assert _changes(lake, _GET, "decoded", plain) == []
 
 
+_AS_A_SERVER = """
+SELECT count(*) FROM pg_logical_slot_peek_changes('limits', '0/0', NULL)
+SELECT count(*) FROM pg_logical_slot_peek_changes('limits', NULL, 0)
+SELECT count(*) FROM pg_logical_slot_peek_changes('limits', NULL, 1)
+SELECT count(*) FROM pg_logical_slot_get_changes('limits', NULL, -1)
+SELECT data FROM pg_logical_slot_peek_changes('limits', NULL, NULL, 'a')
+SELECT data FROM pg_logical_slot_peek_changes('limits', NULL, NULL, 'a', NULL)
+SELECT pg_copy_logical_replication_slot('limits', 'copied', false, '')
+SELECT pg_copy_logical_replication_slot('limits', 'copied', false, 'none')
+SELECT count(*) FROM pg_logical_slot_peek_binary_changes('wires', NULL, NULL, 'proto_version', '1',\
+ 'publication_names', '')
+BEGIN
+INSERT INTO limits VALUES (3)
+SELECT pg_create_logical_replication_slot('later', 'test_decoding')
+ROLLBACK
+BEGIN
+INSERT INTO limits VALUES (3)
+SELECT pg_copy_logical_replication_slot('limits', 'later')
+ROLLBACK
+BEGIN
+SELECT slot_name FROM pg_create_logical_replication_slot('later', 'test_decoding')
+ROLLBACK
+SELECT count(*) FROM pg_logical_slot_get_changes('limits', NULL, NULL)
+"""
+
+
+def test_limits_and_refusals_are_those_of_a_server(
+    lake: LakeNode, database_on: Callable[..., Database]
+) -> None:
+    stock = database_on(17)
+    both = []
+    for connect in (lake.connect, stock.connect):
+        with connect() as connection:
+            for statement in (
+                "CREATE TABLE limits (id integer PRIMARY KEY)",
+                "SELECT pg_create_logical_replication_slot('limits', 'test_decoding')",
+                "SELECT pg_create_logical_replication_slot('wires', 'pgoutput')",
+                "INSERT INTO limits VALUES (1)",
+                "INSERT INTO limits VALUES (2)",
+            ):
+                connection.execute(statement)
+            told: list[Any] = []
+            for statement in _AS_A_SERVER.replace("\\\n", "").strip().splitlines():
+                try:
+                    cursor = connection.execute(statement)
+                    told.append(cursor.fetchall() if cursor.description else cursor.statusmessage)
+                except psycopg.Error as error:
+                    told.append((error.sqlstate, error.diag.message_primary))
+            both.append(told)
+            for name in ("limits", "wires", "later"):
+                connection.execute(f"SELECT pg_drop_replication_slot('{name}')")
+    ours, theirs = both
+    assert ours == theirs
+
+
+def test_there_are_no_slots_without_room_for_one(spark: Any, tmp_path: Path) -> None:
+    with LakeNode(tmp_path, spark, max_replication_slots=0) as lake:
+        for call in (
+            "pg_create_logical_replication_slot('s', 'test_decoding')",
+            "pg_copy_logical_replication_slot('s', 't')",
+            "pg_drop_replication_slot('s')",
+        ):
+            with pytest.raises(psycopg.Error) as raised:
+                lake.rows(f"SELECT {call}")
+            assert raised.value.sqlstate == "55000"
+            assert raised.value.diag.message_primary == (
+                'replication slots can only be used if "max_replication_slots" > 0'
+            )
+
+
 def test_messages_of_sessions(lake: LakeNode) -> None:
     lake.execute(
         "SELECT pg_create_logical_replication_slot(slot_name => 'told', plugin => 'test_decoding')",
@@ -118,8 +191,8 @@ def test_what_is_refused(lake: LakeNode) -> None:
     for call, message, state in (
         ("'nowhere', NULL, NULL", 'replication slot "nowhere" does not exist', "42704"),
         ("NULL, NULL, NULL", "slot name must not be null", "22004"),
-        ("'refused', NULL, NULL, 'a'", "array must have even number of elements", "22023"),
-        ("'refused', NULL, NULL, 'a', NULL", "array must not contain nulls", "22023"),
+        ("'refused', NULL, NULL, 'a'", "array must have even number of elements", "0A000"),
+        ("'refused', NULL, NULL, 'a', NULL", "array must not contain nulls", "0A000"),
         ("'refused', NULL, NULL, 'nothing', '1'", 'option "nothing" = "1" is unknown', "22023"),
         (
             "'refused', NULL, NULL, 'include-xids', 'x'",

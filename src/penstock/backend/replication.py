@@ -129,6 +129,7 @@ class ReplicationCommands:
             create_slot_options(command, version)
             raise FeatureNotSupported("physical replication slots are not supported")
         self._require_database()
+        services.slots.check_requirements(version)
         options = create_slot_options(command, version)
         if options.snapshot is SnapshotAction.EXPORT:
             self._block.forbid_export()
@@ -142,6 +143,7 @@ class ReplicationCommands:
             temporary=command.temporary,
             two_phase=options.two_phase,
             failover=options.failover,
+            begin=self._block.check_no_writes,
         )
         exported = None
         if options.snapshot is SnapshotAction.EXPORT:

@@ -396,6 +396,7 @@ class SessionRunner:
             cancelled=self._cancellation.requested,
             wrote=self._standbys.wrote,
             emit=self._emit if self._block.open else None,
+            check_no_writes=self._block.check_no_writes,
             sequences=self._sequences,
             read_only=self._block.read_only,
             started=self._services.sessions.transaction_started(self._context.pid),

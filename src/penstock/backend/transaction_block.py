@@ -143,6 +143,14 @@ class TransactionBlock:
             block.rows = open_rows()
         return block.rows
 
+    def check_no_writes(self) -> None:
+        """Raise PenstockError (25001) if the block has written (CreateInitDecodingContext)."""
+        block = self._block
+        if block is not None and (block.rows is not None or block.commands):
+            raise ActiveSqlTransaction(
+                "cannot create logical replication slot in transaction that has performed writes"
+            )
+
     def check_command(self) -> None:
         """Raise FeatureNotSupported if the block has staged rows, tables or messages."""
         if self._block is not None and self._block.rows is not None:

@@ -29,8 +29,9 @@ _CREATE: Final = "pg_create_logical_replication_slot"
 _COPY: Final = "pg_copy_logical_replication_slot"
 _ADVANCE: Final = "pg_replication_slot_advance"
 _DROP: Final = "pg_drop_replication_slot"
-_LEFT_OUT: Final = "''"
-"""The SQL that the copy function gets for an omitted argument."""
+_OMITTED: Final = "\x01"
+_LEFT_OUT: Final = "chr(1)"
+"""The SQL that the copy function gets for an omitted argument: no name of a plugin."""
 _NAME_SIZE: Final = 63
 _REFUSED: Final = {
     "pg_create_physical_replication_slot": ("name", "bool", "bool"),
@@ -182,6 +183,7 @@ class SlotFunctions:
             temporary=temporary,
             two_phase=two_phase,
             failover=failover,
+            begin=self._facts.check_no_writes,
         )
         return f"{name} {int(position.lsn)}"
 
@@ -196,15 +198,16 @@ class SlotFunctions:
             _as_name(source),
             name,
             pid=self._facts.pid,
-            temporary=None if not temporary else temporary == "true",
-            plugin=_as_name(plugin) or None,
+            temporary=None if temporary == _OMITTED else temporary == "true",
+            plugin=None if plugin == _OMITTED else _as_name(plugin),
+            begin=self._facts.check_no_writes,
         )
         return f"{name} {int(lsn)}"
 
     def _advance(self, name: str, upto: int | None) -> str | None:
         if upto is None:
             return None
-        self._check()
+        self._check(uses=False)
         name = _as_name(name)
         facts = self._facts
         end = self._slots.advance(name, Lsn(upto), pid=facts.pid, version=facts.version)
@@ -215,12 +218,14 @@ class SlotFunctions:
         self._slots.drop(_as_name(name), pid=self._facts.pid, wait=False, cancelled=lambda: False)
         return ""
 
-    def _check(self) -> None:
+    def _check(self, *, uses: bool = True) -> None:
         check_replication(
             superuser=self._facts.superuser,
             replication=self._facts.replication,
             version=self._facts.version,
         )
+        if uses:
+            self._slots.check_requirements(self._facts.version)
 
 
 def _record(call: Callable[..., str | None], *arguments: Any) -> str | None:

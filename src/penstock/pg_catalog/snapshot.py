@@ -103,8 +103,9 @@ class SessionFacts:
     the role is gone. ``warn``: warns the client. ``cancelled``: tells whether the query must end.
     ``read_only``: the query may change nothing. ``wrote``: called if the query commits something.
     ``emit``: takes prefix and content of a message of the query's transaction block; None outside
-    of blocks. ``sequences``: the values that the session has taken. ``started``: the start of its
-    transaction, in UTC; ``statement_started``: the start of its statement."""
+    of blocks. ``check_no_writes``: raises 25001 if the transaction has written. ``sequences``: the
+    values that the session has taken. ``started``: the start of its transaction, in UTC;
+    ``statement_started``: the start of its statement."""
 
     user: str
     database: str
@@ -120,6 +121,7 @@ class SessionFacts:
     read_only: bool = False
     wrote: Callable[[], None] = lambda: None
     emit: Callable[[str, bytes], None] | None = None
+    check_no_writes: Callable[[], None] = lambda: None
     sequences: SessionSequences = field(default_factory=SessionSequences)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     statement_started: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -48,8 +48,6 @@ class PgoutputOptions:
     messages: bool = False
 
     def __post_init__(self) -> None:
-        if not self.publication_names:
-            raise InvalidParameterValue('option "publication_names" missing')
         if self.streaming is not None and self.streaming not in _STREAMING_SINCE:
             raise InvalidParameterValue('streaming requires a Boolean value or "parallel"')
         since = _STREAMING_SINCE.get(self.streaming or "", 1)
@@ -236,11 +234,9 @@ def _publication_names(name: str, value: str | None, version: int) -> tuple[str,
     names = split_identifiers(value or "")
     if names is None:
         raise InvalidName(f"invalid {name} syntax")
-    if names:
-        return names
-    raise InvalidParameterValue(
-        f"{name} parameter missing" if version < 17 else f'option "{name}" missing'
-    )
+    if not names and version < 17:
+        raise InvalidParameterValue(f"{name} parameter missing")
+    return names
 
 
 def _boolean(name: str, value: str | None, version: int) -> bool:

@@ -29,7 +29,7 @@ from penstock.decoding.logical import Options
 from penstock.decoding.plugins.pgoutput import Pgoutput
 from penstock.decoding.publication_rules import AsPublished
 from penstock.decoding.reorder_buffer import Catalogs
-from penstock.errors import FeatureNotSupported, InvalidParameterValue, ObjectInUse
+from penstock.errors import FeatureNotSupported, ObjectInUse
 from penstock.lsn import Lsn
 from penstock.sqlstate import NullValueNotAllowed
 from penstock.walsender.bundles import Bundles
@@ -246,8 +246,10 @@ class SlotCall:
 
     def _decoded(self) -> Generator[Output, None, None]:
         bundles = Bundles(self._reading.catalog, _BUNDLE_BYTES)
-        upto = self._request.upto_lsn
-        end = self._end if upto is None else min(upto, self._end)
+        upto, most = self._request.upto_lsn, self._request.upto_nchanges
+        if most is not None and most < 0:
+            return
+        end = min(upto or self._end, self._end)
         # A transaction is read if its commit record is before the end.
         while bundle := bundles.after(self._at, end):
             with (
@@ -274,13 +276,13 @@ def _signature(function: str) -> str:
 
 
 def slot_options(given: Sequence[str | None] | None) -> tuple[tuple[str, str], ...]:
-    """Return names and values of a VARIADIC array. Raises PenstockError (22004, 22023)."""
+    """Return names and values of a VARIADIC array. Raises PenstockError (22004, 0A000)."""
     if given is None:
         raise NullValueNotAllowed("options array must not be null")
     if any(item is None for item in given):
-        raise InvalidParameterValue("array must not contain nulls")
+        raise FeatureNotSupported("array must not contain nulls")
     if len(given) % 2:
-        raise InvalidParameterValue("array must have even number of elements")
+        raise FeatureNotSupported("array must have even number of elements")
     texts = [str(item) for item in given]
     return tuple(zip(texts[::2], texts[1::2], strict=True))
 

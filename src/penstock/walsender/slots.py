@@ -102,6 +102,12 @@ class Slots:
         self._dropped: dict[str, int] = {}
         self._read: dict[str, _Read] = {}
 
+    def check_requirements(self, version: int) -> None:
+        """Raise NotInPrerequisiteState if there can be no slots (CheckSlotRequirements)."""
+        if not self._max_slots:
+            quoted = '"max_replication_slots"' if version >= 17 else "max_replication_slots"
+            raise NotInPrerequisiteState(f"replication slots can only be used if {quoted} > 0")
+
     def all(self) -> tuple[SlotState, ...]:
         """Return every slot, sorted by name."""
         # Here and everywhere below, the lock comes before a transaction of the catalog.
@@ -122,13 +128,16 @@ class Slots:
         temporary: bool = False,
         two_phase: bool = False,
         failover: bool = False,
+        begin: Callable[[], None] = lambda: None,
     ) -> Position:
         """Make a slot at the end of the log, and return its consistent point.
 
-        Raises PenstockError (42602, 42622, 53400, 58P01, 0A000), DuplicateObject.
+        ``begin``: called before the plugin is started; it may raise an error. Raises PenstockError
+        (42602, 42622, 53400, 58P01, 0A000), DuplicateObject.
         """
         check_name(name)
         self._check_new(name)
+        begin()
         self._try(plugin, name, two_phase=two_phase)
         if temporary and failover:
             raise FeatureNotSupported("cannot enable failover for a temporary replication slot")
@@ -153,7 +162,14 @@ class Slots:
         return position
 
     def copy(
-        self, source: str, name: str, *, pid: int, temporary: bool | None, plugin: str | None
+        self,
+        source: str,
+        name: str,
+        *,
+        pid: int,
+        temporary: bool | None,
+        plugin: str | None,
+        begin: Callable[[], None] = lambda: None,
     ) -> Lsn:
         """Make a slot at the position of another slot, which may be in use; return the position
         (pg_copy_logical_replication_slot). A ``temporary`` or ``plugin`` of None is copied too.
@@ -162,6 +178,7 @@ class Slots:
             self._to_copy(source)
         check_name(name)
         self._check_new(name)
+        begin()
         if plugin is not None:
             self._try(plugin, name, two_phase=False)
         with self._lock:
