@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import time
 from pathlib import Path
 
 import psycopg
@@ -74,3 +77,72 @@ def test_small_work_needs_none_and_large_work_waits_for_it(
         caught_up(node, database)
         assert_equal(database, node, "small", "large")
         assert "Spark has started" in node.log()
+
+
+@part_of_make_faults
+def test_a_jvm_that_is_killed_is_started_again(tmp_path: Path, database: Database) -> None:
+    """Between jobs and while it works; whoever waits for it is told, and the copies go on."""
+    database.execute(
+        "CREATE TABLE one (id integer PRIMARY KEY, v text);"
+        "CREATE TABLE two (id integer PRIMARY KEY, v text);"
+        "INSERT INTO one SELECT i, repeat('v', 900) FROM generate_series(1, 20000) i;"
+        "INSERT INTO two SELECT i, repeat('w', 900) FROM generate_series(1, 100000) i;"
+        "CREATE PUBLICATION p FOR TABLE one"
+    )
+    with contextlib.closing(NodeProcess(tmp_path / "node")) as node:
+        node.init({"wal_retrieve_retry_interval": "500ms"})
+        node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
+        node.start()
+        caught_up(node, database)
+        assert_equal(database, node, "one")
+        kill_jvm(node)
+        database.execute("ALTER PUBLICATION p ADD TABLE two")
+        node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+        node.wait_for("a second start", lambda: node.log().count("Spark has started") == 2)
+        kill_jvm(node)  # the copy has just begun, or is about to
+        caught_up(node, database)
+        assert_equal(database, node, "one", "two")
+        assert node.log().count("Spark has started") >= 3
+        assert node.log().count("Spark has ended") >= 2
+
+
+def kill_jvm(node: NodeProcess) -> None:
+    (jvm,) = (pid for pid in Path("/proc").glob("[0-9]*") if is_jvm(pid, node.pid))
+    os.kill(int(jvm.name), signal.SIGKILL)
+
+
+def is_jvm(process: Path, parent: int) -> bool:
+    with contextlib.suppress(OSError):
+        name, _, rest = (process / "stat").read_text("utf-8").partition("(")[2].rpartition(")")
+        return (
+            name == "java"
+            and rest.split()[:2] != ["Z", str(parent)]
+            and (rest.split()[1] == str(parent))
+        )
+    return False
+
+
+@part_of_make_faults
+def test_a_start_of_spark_does_not_hold_up_the_end(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM while a JVM that takes a minute is started."""
+    slow = tmp_path / "slow" / "bin" / "java"
+    slow.parent.mkdir(parents=True)
+    slow.write_text('#!/bin/sh\necho begun > "$0.begun"\nexec sleep 60\n')
+    slow.chmod(0o755)
+    (slow.parents[1] / "release").write_text('JAVA_VERSION="17.0.1"\n')
+    monkeypatch.setenv("JAVA_HOME", str(slow.parents[1]))
+    database.execute(
+        "CREATE TABLE one (id integer PRIMARY KEY, v text);"
+        "INSERT INTO one SELECT i, repeat('v', 900) FROM generate_series(1, 20000) i;"
+        "CREATE PUBLICATION p FOR TABLE one"
+    )
+    with contextlib.closing(NodeProcess(tmp_path / "node")) as node:
+        node.init({"wal_retrieve_retry_interval": "500ms"})
+        node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
+        node.start()
+        node.wait_for("the start of Java", lambda: slow.with_name("java.begun").exists())
+        begun = time.monotonic()
+        assert node.stop() == 0
+        assert time.monotonic() - begun < 5

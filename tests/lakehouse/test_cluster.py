@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
@@ -12,9 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.embedded import wait_until
-from penstock.errors import ConfigurationError, PenstockError
-from penstock.lakehouse.cluster import Cluster, Spark
-from penstock.lakehouse.session import session_of_a_statement
+from penstock.errors import ConfigurationError, PenstockError, SparkUnavailable
+from penstock.lakehouse.cluster import Cluster, Spark, working
+from penstock.lakehouse.session import running_session, session_of_a_statement
 from penstock.pipeline.job import run_job
 
 pytestmark = pytest.mark.spark
@@ -163,4 +166,70 @@ def test_nothing_begins_after_its_end() -> None:
     cluster = Cluster(lambda: pytest.fail("it is built"))
     cluster.stop()
     with pytest.raises(PenstockError, match="has ended"):
+        _ = cluster.session
+
+
+class _Stopped:
+    """A session that somebody has stopped."""
+
+    _jvm = object()
+
+    def __init__(self) -> None:
+        self.sparkContext = SimpleNamespace(_jsc=None, setJobGroup=lambda *_: None)
+
+    def stop(self) -> None:
+        """As again and again in a notebook."""
+
+
+def test_a_session_that_was_stopped_is_replaced(spark: SparkSession) -> None:
+    sessions: list[Any] = [_Stopped(), spark]
+    cluster = Cluster(lambda: sessions.pop(0))
+
+    def statement() -> None:
+        with cluster.group("first"):
+            assert cluster.session is not spark
+            cluster.interrupt("another")
+        with cluster.group("second"):
+            assert sorted(a_job(cluster)) == [1, 2]
+
+    in_a_thread(statement)
+    assert sessions == [] and cluster.session is spark
+
+
+def test_a_given_session_that_was_stopped_is_replaced_by_the_next(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: Any = _Stopped()
+    assert running_session(spark) is spark
+    assert running_session(stopped) is SparkSession._instantiatedSession
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
+    with pytest.raises(SparkUnavailable, match="has been stopped"):
+        running_session(stopped)
+
+
+def test_work_in_a_session_that_is_stopped_meanwhile_says_so(spark: SparkSession) -> None:
+    context: Any = SimpleNamespace(_jsc=None)
+    with pytest.raises(SparkUnavailable, match="has ended"), working(context):
+        context._jsc.sc()
+    with pytest.raises(ZeroDivisionError), working(spark.sparkContext):
+        _ = 1 // 0
+    with pytest.raises(ConfigurationError), working(context):
+        raise ConfigurationError("ours")
+
+
+def test_a_start_that_is_given_up_ends() -> None:
+    entered, ended = threading.Event(), threading.Event()
+
+    def build() -> SparkSession:
+        entered.set()
+        assert ended.wait(20)
+        raise SparkUnavailable("could not start Spark")
+
+    cluster = Cluster(build, ended.set)
+    waiting = ThreadPoolExecutor(1).submit(lambda: cluster.session)
+    assert entered.wait(20)
+    cluster.give_up()
+    with pytest.raises(SparkUnavailable, match="could not start"):
+        waiting.result(20)
+    with pytest.raises(SparkUnavailable, match="its node stops"):
         _ = cluster.session

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from penstock.catalog import LakeTable
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SparkUnavailable
 from penstock.executor.rows import partly_done
 from penstock.pipeline.evaluate import error_in_text
 
@@ -46,6 +46,10 @@ def spark_errors() -> Iterator[None]:
         raise _failure(str(error), str(error), error.getSqlState()) from None
     except Py4JJavaError as error:  # a job that Delta ran for itself
         raise _failure(str(error.java_exception), str(error)) from None
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise SparkUnavailable(
+            "Spark has ended while it worked", hint="Try again: Spark is started again."
+        ) from error
 
 
 def _failure(message: str, trace: str, sqlstate: str | None = None) -> PenstockError:

@@ -2,7 +2,8 @@
 
 ``Cluster`` builds one session for all threads, and gathers jobs into groups. Most nodes have small
 tables and small transactions, and do their work in the node's process. They never need a JVM, which
-takes seconds to start and half a gigabyte.
+takes seconds to start and half a gigabyte. If Spark ends (its JVM is killed, somebody has stopped
+the session), the next work builds another session.
 
 The jobs of one statement are a group. When a group is cancelled all its jobs fail, including those
 that have not begun.
@@ -21,11 +22,13 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SparkUnavailable
 
 log = logging.getLogger(__name__)
 
 _GROUP: Final = "spark.jobGroup.id"
+_GONE: Final = (Py4JError, OSError, AttributeError)
+"""What calls raise if the JVM has ended, or if the session was stopped (a missing ``_jsc``)."""
 
 
 class Spark(Protocol):
@@ -39,15 +42,82 @@ class Spark(Protocol):
         """Return a session with settings and functions of its own."""
 
 
+def is_running(context: SparkContext) -> bool:
+    """Return whether the context can run jobs: nobody has stopped it, and its JVM lives."""
+    jvm_context: Any = context._jsc
+    if jvm_context is None:
+        return False
+    try:
+        return not jvm_context.sc().isStopped()
+    except _GONE:
+        return False
+
+
+def forget(session: SparkSession) -> None:
+    """Let the next session of this process be a new one, after Spark has ended. PySpark keeps the
+    session and the way to its JVM for ever, and fails if it is to stop them without the JVM."""
+    if not forget_dead_jvm():
+        with contextlib.suppress(*_GONE):
+            session.stop()
+        return
+    context: Any = session.sparkContext
+    context._jsc = None
+    with contextlib.suppress(*_GONE):
+        context._accumulatorServer.shutdown()
+
+
+def forget_dead_jvm() -> bool:
+    """Let the next session start a JVM if that of this process has ended; return whether it has."""
+    with SparkContext._lock:
+        gateway: Any = SparkContext._gateway
+        process = getattr(gateway, "proc", None)
+        if process is None or process.poll() is None:
+            return False
+        SparkContext._gateway = SparkContext._jvm = None
+        SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
+        with contextlib.suppress(*_GONE):
+            gateway.shutdown()
+    return True
+
+
+@contextlib.contextmanager
+def working(context: SparkContext) -> Iterator[None]:
+    """Work with a context. Raises SparkUnavailable if Spark ends meanwhile: PySpark's errors do not
+    tell."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        if is_running(context):
+            raise
+        raise SparkUnavailable(
+            "Spark has ended while it worked",
+            detail=str(error).strip().partition("\n")[0] or None,
+            hint="It is started again.",
+        ) from error
+
+
+def cancel_jobs(context: SparkContext, group: str) -> None:
+    """Cancel the running jobs of a group; if Spark has ended they have, too."""
+    with contextlib.suppress(*_GONE):
+        context.cancelJobGroup(group)
+
+
 class Cluster:
     """The Spark of one node, shared by its threads. ``build`` makes or finds the session, or
-    raises."""
+    raises; ``end_build`` makes a ``build`` that is under way raise."""
 
-    def __init__(self, build: Callable[[], SparkSession]) -> None:
+    def __init__(
+        self, build: Callable[[], SparkSession], end_build: Callable[[], None] = lambda: None
+    ) -> None:
         self._build = build
+        self._end_build = end_build
         self._building = threading.Lock()
         self._session: SparkSession | None = None
         self._ended = False
+        self._given_up = False
         self._statement = _Statement()
         self._running: set[str] = set()
         """Groups that a thread is in."""
@@ -66,7 +136,13 @@ class Cluster:
         with self._building:
             if self._ended:  # only background work, for which nobody waits, gets here
                 raise PenstockError("Spark has ended with its node")
+            if self._session is not None and not is_running(self._session.sparkContext):
+                log.warning("Spark has ended; it is started again")
+                forget(self._session)
+                self._session = None
             if self._session is None:
+                if self._given_up:
+                    raise SparkUnavailable("Spark is not started: its node stops")
                 began = time.monotonic()
                 self._session = self._build()
                 log.info("Spark has started in %.1f s", time.monotonic() - began)
@@ -93,13 +169,25 @@ class Cluster:
                     self._session.stop()
                 self._session = None
 
+    def give_up(self) -> None:
+        """Begin no session until ``take_up``, and end the start of one. A session that is there
+        goes on. Returns at once."""
+        self._given_up = True
+        if self._building.locked() and self._session is None:
+            self._end_build()
+
+    def take_up(self) -> None:
+        """Begin a session when one is needed again."""
+        self._given_up = False
+
     @contextlib.contextmanager
     def group(self, name: str) -> Iterator[None]:
         """Put the jobs that this thread runs in the context into the group."""
         self._statement.group = name
         self._running.add(name)
-        if self._session is not None:
-            self._join(self._session.sparkContext)
+        if (session := self._session) is not None:
+            with contextlib.suppress(*_GONE):
+                self._join(session.sparkContext)
         try:
             yield
         finally:
@@ -108,20 +196,22 @@ class Cluster:
             self._running.discard(name)
             self._cancelled.discard(name)
             if joined is not None:
-                joined.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
-                joined.setJobDescription(None)  # type: ignore[arg-type]
+                with contextlib.suppress(*_GONE):
+                    joined.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
+                    joined.setJobDescription(None)  # type: ignore[arg-type]
 
     def interrupt(self, name: str) -> None:
         """Cancel the group; any thread may call this."""
         if name in self._running:
             self._cancelled.add(name)
         # Only now look for a session: a thread that is starting one checks _cancelled afterwards.
-        if self._session is not None:
-            _cancel(self._session.sparkContext, name)
+        if (session := self._session) is not None:
+            with contextlib.suppress(*_GONE):  # its jobs have ended, too
+                _cancel(session.sparkContext, name)
 
     def _join(self, context: SparkContext) -> None:
         mine = self._statement
-        if mine.group is None or mine.joined is not None:
+        if mine.group is None or mine.joined is context:
             return
         context.setJobGroup(mine.group, "penstock: statement")
         mine.joined = context

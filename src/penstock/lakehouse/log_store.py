@@ -137,7 +137,12 @@ class ObjectLogStore:
 class SparkLogStore:
     """The log store of any place that Spark reaches, through Delta's LogStore for its scheme."""
 
-    spark: SparkSession
+    cluster: Cluster | SparkSession
+
+    @property
+    def spark(self) -> SparkSession:
+        """The present session: Spark may have ended since the last call."""
+        return self.cluster if isinstance(self.cluster, SparkSession) else self.cluster.session
 
     def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
         """Call LogStore.write without overwriting."""
@@ -206,7 +211,7 @@ def log_store(storage: Storage, spark: Cluster | None) -> LogStore:
         raise ConfigurationError(
             f'warehouse "{storage.uri}" is an object store and needs a Spark session to commit'
         )
-    return SparkLogStore(spark.session)
+    return SparkLogStore(spark)
 
 
 def check_conditional_puts(storage: Storage) -> None:

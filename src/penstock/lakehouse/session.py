@@ -40,7 +40,7 @@ from pyspark.sql import SparkSession
 
 from penstock import artifacts
 from penstock.errors import ConfigurationError, SparkUnavailable
-from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.cluster import Spark, forget_dead_jvm, is_running
 from penstock.lakehouse.jars import client_jars, delta_jars
 from penstock.lakehouse.object_store import LOG_STORE_CLASS, LOG_STORE_SETTING, spark_conf
 
@@ -178,6 +178,7 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
     try:
         return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
+        forget_dead_jvm()
         words = str(error).strip().splitlines() or [type(error).__name__]
         raise SparkUnavailable(
             f"could not start Spark: {words[0]}",
@@ -217,12 +218,39 @@ def _safe_start() -> Iterator[None]:
         yield
     finally:
         module.Popen = before
+        _starting.clear()
 
 
 def _start_jvm(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
     del options["preexec_fn"]  # ignores SIGINT, as ``sh`` does here: Ctrl-C is for the node
     ignoring = ["sh", "-c", 'trap "" INT; exec "$0" "$@"']
-    return subprocess.Popen([*ignoring, *command], **options)
+    process = subprocess.Popen([*ignoring, *command], **options)
+    _starting.append(process)
+    return process
+
+
+_starting: Final[list[subprocess.Popen[bytes]]] = []
+"""The JVM that is being started, if there is one: one at a time in a process."""
+
+
+def end_start() -> None:
+    """Kill the JVM that is being started; whoever waits for it gets SparkUnavailable."""
+    for process in tuple(_starting):
+        process.kill()
+
+
+def running_session(given: SparkSession) -> SparkSession:
+    """Return the session, or if it was stopped, the one that somebody has built since then in this
+    process. Raises SparkUnavailable if there is none."""
+    for session in (given, SparkSession._instantiatedSession):
+        if session is not None and (
+            not hasattr(session, "_jvm") or is_running(session.sparkContext)
+        ):
+            return session
+    raise SparkUnavailable(
+        "the SparkSession that was given to the node has been stopped",
+        hint="Build another one in this process, as the first one: the node takes it.",
+    )
 
 
 def check_session(spark: SparkSession, warehouse: str = "") -> None:

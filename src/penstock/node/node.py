@@ -34,7 +34,13 @@ from penstock.errors import (
 from penstock.lakehouse.cluster import Cluster, Spark
 from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.identity import newest_table_id
-from penstock.lakehouse.session import build_session, check_session, session_jars
+from penstock.lakehouse.session import (
+    build_session,
+    check_session,
+    end_start,
+    running_session,
+    session_jars,
+)
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -99,7 +105,7 @@ class Node:
         self.folder: Final = Path(path).resolve()
         self._live: Final = LiveParameters(self.folder)
         self._given_spark = spark
-        self._cluster = Cluster(self._session)
+        self._cluster = Cluster(self._session, end_start)
         self._running: RunningNode | None = None
         self.serving: ServingNode | None = None
         """The publishing half, while the node runs and has a port."""
@@ -228,6 +234,7 @@ class Node:
 
     def _session(self) -> SparkSession:
         if self._given_spark is not None:
+            self._given_spark = running_session(self._given_spark)
             check_session(self._given_spark, self._warehouse_uri())
             return self._given_spark
         doctor.require()
@@ -239,7 +246,7 @@ class Node:
     def _check_spark(self) -> None:
         """Check Spark as far as possible before it is needed. Raises ConfigurationError."""
         if self._given_spark is not None:
-            check_session(self._given_spark, self._warehouse_uri())
+            check_session(running_session(self._given_spark), self._warehouse_uri())
             return
         doctor.require()
         session_jars(self._warehouse_uri())
@@ -254,6 +261,7 @@ class Node:
             return
         self._catalog.check_open()
         self._lock = LockFile(self.folder)
+        self._cluster.take_up()
         with contextlib.ExitStack() as undo:
             undo.callback(self._forget_running)
             self._catalog.node_lock.take()
@@ -301,7 +309,8 @@ class Node:
             self._lock = None
 
     def stop(self) -> None:
-        """Stop the workers after their current cuts."""
+        """Stop the workers after their current cuts. A Spark that is just starting is ended."""
+        self._cluster.give_up()
         if self._monitoring is not None:
             self._monitoring.stop()
             self._monitoring = None

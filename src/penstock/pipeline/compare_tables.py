@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from penstock.attribute import Attribute
 from penstock.errors import NotInPrerequisiteState, PenstockError
-from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.cluster import Spark, cancel_jobs, working
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.schema import DELETED_AT, Column
 from penstock.lakehouse.storage import Storage
@@ -512,13 +512,14 @@ class Comparison:
                     while not self._wait([running]):
                         pass
                 except BaseException:
-                    context.cancelJobGroup(group)
+                    cancel_jobs(context, group)
                     raise
                 yield sum(size for size, _ in wave), running.result()
 
     def _run_wave(self, wave: Sequence[_Sized], group: str) -> list[Digested]:
         context = self._spark.sparkContext
-        context.setJobGroup(group, _DESCRIPTION)
+        with working(context):
+            context.setJobGroup(group, _DESCRIPTION)
         work = [(float(size + _ITEM_COST), item) for size, item in wave]
         cores = min(1.0, self._options.connections / context.defaultParallelism)
         return run_job(self._spark, work, run_digest, _DESCRIPTION, cores=cores)

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from penstock.errors import PenstockError
-from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.cluster import Spark, working
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -74,15 +74,16 @@ def run_job(
     if sum(cost for cost, _ in items) <= here:
         return _run_here(items, run)
     context = spark.sparkContext
-    tasks = max(1, int(context.defaultParallelism * cores))
-    numbered = [(cost, (number, item)) for number, (cost, item) in enumerate(items)]
-    packed = pack(numbered, min(len(items), tasks))
-    context.setJobDescription(name)
-    try:
-        work = context.parallelize(packed, len(packed)).mapPartitions(partial(run_task, run))
-        answers: list[Answer] = work.collect()
-    finally:
-        context.setJobDescription(None)  # type: ignore[arg-type]
+    with working(context):
+        tasks = max(1, int(context.defaultParallelism * cores))
+        numbered = [(cost, (number, item)) for number, (cost, item) in enumerate(items)]
+        packed = pack(numbered, min(len(items), tasks))
+        context.setJobDescription(name)
+        try:
+            work = context.parallelize(packed, len(packed)).mapPartitions(partial(run_task, run))
+            answers: list[Answer] = work.collect()
+        finally:
+            context.setJobDescription(None)  # type: ignore[arg-type]
     return [
         result for answer in check_answers(answers, len(items), name) for result in answer.results
     ]

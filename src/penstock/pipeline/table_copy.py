@@ -30,7 +30,7 @@ from penstock.enum_type import EnumType
 from penstock.errors import ConnectionFailure, PenstockError
 from penstock.failpoint import INSIDE_COPY, failpoint
 from penstock.identifiers import quoted
-from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.cluster import Spark, cancel_jobs, working
 from penstock.lakehouse.conversion import kept_as_text
 from penstock.lakehouse.defaults import Draw, no_draw
 from penstock.lakehouse.files import TARGET_FILE_BYTES
@@ -493,7 +493,7 @@ class CopyJob:
         left = time.monotonic() + _LONGEST_UNIT_S
         while self._thread.is_alive():  # the job may just be about to begin
             if self._context is not None:
-                self._context.cancelJobGroup(self._group)
+                cancel_jobs(self._context, self._group)
             elif time.monotonic() > left:
                 return  # files of the unit are left to VACUUM, as those of a killed task are
             self._thread.join(_CHECK_INTERVAL_S)
@@ -565,14 +565,15 @@ class CopyJob:
     def _cancel_unwanted(self) -> None:
         # This is called again and again, because the job may just be about to begin.
         if self._restart and self._context is not None:
-            self._context.cancelJobGroup(self._group)
+            cancel_jobs(self._context, self._group)
 
     def _run(self) -> None:
         try:
             if self._context is None:
                 self._run_here()
             else:
-                self._run_job(self._context)
+                with working(self._context):
+                    self._run_job(self._context)
             self._arrived.put(None)
         except BaseException as error:
             self._arrived.put(error)
