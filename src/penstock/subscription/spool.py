@@ -1,8 +1,9 @@
 """Spool files: the changes of a transaction larger than memory, on local disk until it commits
 (reorderbuffer.c, spill).
 
-A file holds a run of frames or of messages. The files are not synced: a restarted node begins with
-an empty folder, since the publisher sends an unacknowledged transaction again.
+A file holds a run of frames or of messages, and a checksum, so that damage is an error and not
+other rows. The files are not synced: a restarted node begins with an empty folder, since the
+publisher sends an unacknowledged transaction again.
 """
 
 from __future__ import annotations
@@ -11,14 +12,21 @@ import errno
 import shutil
 import struct
 import uuid
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from penstock.errors import StorageError
 from penstock.pgoutput.columnar import MessageChunk
+
+_MARK: Final = b"CRC1"
+"""The four bytes before the checksum (CRC-32) at a file's end. Files of prepared transactions of
+Penstock 0.1 end without them."""
+_CHECKSUM: Final = struct.Struct("<4sI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +46,18 @@ class SpooledFrames:
     def of_content(cls, folder: Path, content: bytes, count: int) -> SpooledFrames:
         """Write the content of another spool file to a new file in ``folder``. Raises
         StorageError."""
-        return cls(_new_file(folder, [content]), count)
+        return cls(_new_file(folder, [content], checksum=False), count)
 
     def load(self) -> list[bytes]:
-        """Read the run back."""
+        """Read the run back. Raises StorageError (XX001: the file is damaged)."""
         data = self.path.read_bytes()
+        whole = _checked(self.path, data)
+        if whole < 4 * self.count:
+            raise _damaged(self.path)
         lengths = struct.unpack_from(f"<{self.count}I", data)
         frames, at = [], 4 * self.count
+        if at + sum(lengths) != whole:
+            raise _damaged(self.path)
         for length in lengths:
             frames.append(data[at : at + length])
             at += length
@@ -73,10 +86,13 @@ class SpooledMessages:
         return cls(_new_file(folder, content), len(chunk))
 
     def chunk(self) -> MessageChunk:
-        """Read the chunk back."""
-        with self.path.open("rb") as file:
-            starts, ends = np.frombuffer(file.read(16 * self.count), np.int64).reshape(2, -1)
-            return MessageChunk(file.read(), starts, ends)
+        """Read the chunk back. Raises StorageError (XX001: the file is damaged)."""
+        data = self.path.read_bytes()
+        whole, begin = _checked(self.path, data), 16 * self.count
+        if whole == len(data) or whole < begin:
+            raise _damaged(self.path)
+        starts, ends = np.frombuffer(data, np.int64, 2 * self.count).reshape(2, -1)
+        return MessageChunk(data[begin:whole], starts, ends)
 
     def remove(self) -> None:
         """Delete the file."""
@@ -88,12 +104,36 @@ def empty_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _new_file(folder: Path, content: Iterable[bytes]) -> Path:
+def _checked(path: Path, data: bytes) -> int:
+    """Return the length of a file's data without its checksum. Raises StorageError."""
+    whole = len(data) - _CHECKSUM.size
+    if whole < 0 or data[whole : whole + len(_MARK)] != _MARK:
+        return len(data)  # of an earlier version, or damaged: its lengths tell
+    if _CHECKSUM.unpack_from(data, whole)[1] != zlib.crc32(memoryview(data)[:whole]):
+        raise _damaged(path)
+    return whole
+
+
+def _damaged(path: Path) -> StorageError:
+    return StorageError(
+        f'file "{path}" of a large transaction is damaged',
+        hint="The publisher sends the transaction again, unless it is prepared: then SKIP it, and "
+        "copy its tables again (REFRESH TABLE).",
+        sqlstate="XX001",
+    )
+
+
+def _new_file(folder: Path, content: Iterable[bytes], *, checksum: bool = True) -> Path:
     path = folder / f"spill-{uuid.uuid4()}.frames"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        sum_ = 0
         with path.open("wb") as file:
-            file.writelines(content)
+            for part in content:
+                file.write(part)
+                sum_ = zlib.crc32(part, sum_)
+            if checksum:
+                file.write(_CHECKSUM.pack(_MARK, sum_))
     except OSError as error:
         path.unlink(missing_ok=True)
         raise _storage_error(error, folder) from error
