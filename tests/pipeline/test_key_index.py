@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.pgtypes import pg_type
 from penstock.pipeline.key_codes import KeyCodes, encode, kinds
-from penstock.pipeline.key_index import FileIndex, IndexItem, build, build_bytes
+from penstock.pipeline.key_index import DamagedIndex, FileIndex, IndexItem, build, build_bytes
 
 _TEXT = st.text(st.sampled_from("ab\0é'"), max_size=4)
 _UUID = pa.large_string()
@@ -162,3 +162,34 @@ def test_files_that_hold_something_else_than_was_thought(item: IndexItem) -> Non
         replace(item, kinds=("integer", "integer")),
     ):
         assert build(other) is None
+
+
+@pytest.mark.parametrize("kind", ["integer", "text"])
+def test_damage_after_the_mapping_never_gives_other_rows(kind: str) -> None:
+    """Whichever byte it is: a search says so, or finds the right rows."""
+    numbers = sorted({n * n % 397 for n in range(150)})
+    names = [f"key {n:03}" if kind == "text" else n for n in numbers]
+    held = encode([pa.chunked_array([names])], [kind])
+    wanted = encode([pa.chunked_array([names[::7] + names[:1] + names[-1:]])], [kind])
+    other = "key zzz" if kind == "text" else 1 << 40
+    missing = encode([pa.chunked_array([[other, "key 00x" if kind == "text" else -1]])], [kind])
+    assert held is not None and wanted is not None and missing is not None
+    item = IndexItem("file:///t", "f", len(names), ("k",), (kind,))
+    content = np.frombuffer(bytearray(FileIndex.of(held).to_bytes(item)), np.uint8)
+    index = FileIndex.from_buffer(content, item)
+    assert index is not None
+    right = [index.find(keys.in_order()) for keys in (wanted, missing)]
+    assert len(right[0].position) == len(names[::7]) + 1 + (len(names) % 7 != 1)
+    noticed = 0
+    for at in range(len(item.header()), len(content) - 4):
+        content[at] ^= 1 << at % 8
+        for keys, expected in zip((wanted, missing), right, strict=True):
+            try:
+                found = index.find(keys.in_order())
+            except DamagedIndex:
+                noticed += 1
+                continue
+            assert found.position.tolist() == expected.position.tolist(), at
+            assert found.probe.tolist() == expected.probe.tolist(), at
+        content[at] ^= 1 << at % 8
+    assert noticed > len(content) / 4

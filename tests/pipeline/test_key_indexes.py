@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -234,6 +235,32 @@ def test_batches_with_indexes_on_disk(lake: Lake, indexes: KeyIndexes) -> None:
         lake.follow(table, publisher)
         indexes.settle()
     assert len(list((lake.folder.parent / "key_index").iterdir())) > 1
+
+
+def test_damage_while_an_index_is_mapped(
+    lake: Lake, indexes: KeyIndexes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch that meets it searches the file itself, and the index is made again."""
+    publisher = source()
+    table = lake.create(publisher)
+    lake.follow(table, publisher)
+    for number in range(3):
+        publisher.update(number, {"v": f"second {number}"})
+        lake.follow(table, publisher)
+        indexes.settle()
+    for file in (lake.folder.parent / "key_index").iterdir():
+        with file.open("r+b") as held:  # in place: what is mapped changes, too
+            held.seek(-20, os.SEEK_END)
+            held.write(b"\xff\xff")
+    publisher.delete(90)
+    publisher.update(95, {"v": "third"})
+    lake.follow(table, publisher)
+    assert "is damaged: it is made again" in caplog.text
+    for number in range(3):
+        publisher.update(number, {"v": f"fourth {number}"})
+        lake.follow(table, publisher)
+        indexes.settle()
+    assert list((lake.folder.parent / "key_index").iterdir())
 
 
 def test_rows_that_an_index_does_not_know_are_looked_for(

@@ -27,7 +27,7 @@ from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import is_local, local_path
 from penstock.pipeline.hits import Hits
 from penstock.pipeline.key_codes import KeyCodes, encode, is_wide, kinds
-from penstock.pipeline.key_index import FileIndex, IndexItem
+from penstock.pipeline.key_index import DamagedIndex, FileIndex, IndexItem
 from penstock.pipeline.key_indexes import KeyIndexes, Time
 
 FileName = tuple[int, str]
@@ -83,7 +83,11 @@ def look_up(
             if codes is None:
                 return {}
             codes = codes.in_order()
-        hits = index.find(codes)
+        try:
+            hits = index.find(codes)
+        except DamagedIndex:
+            indexes.drop_damaged(item)
+            continue
         if not len(hits.position) or _is_there(item, file):
             found[part.number, file.path] = _live(hits, file)
     return found

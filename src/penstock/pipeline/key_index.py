@@ -3,7 +3,8 @@
 It is built from the key columns of a file, which never changes. A search returns the positions of
 rows with given keys, deleted or not. Its cost depends on the number of keys, hardly on the file.
 The bytes of an index include a checksum and the description of its file: a damaged index, or one of
-another file, is refused. ``key_indexes`` decides which files have an index.
+another file, is refused. What a search reads of an index file is compared with sums that were made
+when it was mapped: a file may be damaged later. ``key_indexes`` decides which files have an index.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.kernel import NUMBERS, kernel
 from penstock.lakehouse.files import file_uri, open_parquet
 from penstock.lakehouse.layouts import plain_table
 from penstock.lakehouse.storage import storage_errors
@@ -35,6 +37,10 @@ _MAGIC: Final = b"penstock key index 1\n"
 _LENGTH_BYTES: Final = 4
 _ALIGNMENT: Final = 64
 _CHECKSUM_BYTES: Final = 4
+_WORD_BYTES: Final = 8
+_BLOCK: Final = 64
+"""The words of a block that a search reads whole, to compare its sum."""
+_LOW: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -63,14 +69,76 @@ class IndexItem:
         return head + bytes(-len(head) % _ALIGNMENT)
 
 
+class DamagedIndex(Exception):
+    """The file of an index has been changed since it was mapped."""
+
+
+@kernel(f"void({NUMBERS}, int64, int64[::1])")
+def _sum_blocks(words: np.ndarray, size: int, sums: np.ndarray) -> None:
+    """Write a sum of each block of ``size`` words that depends on each word and its place."""
+    for block in range(len(sums)):
+        begin = block * size
+        total = 0
+        for at in range(begin, min(begin + size, len(words))):
+            low, high = words[at] & _LOW, (words[at] >> 32) & _LOW
+            total += low + (low + 2 * high) * (at - begin + 1)
+        sums[block] = total
+
+
+@kernel(f"boolean({NUMBERS}, int64, {NUMBERS}, {NUMBERS})")
+def _are_as_summed(words: np.ndarray, size: int, sums: np.ndarray, blocks: np.ndarray) -> bool:
+    """Return whether the blocks have their sums. ``blocks``: numbers of existing blocks."""
+    for block in blocks:
+        begin = block * size
+        total = 0
+        for at in range(begin, min(begin + size, len(words))):
+            low, high = words[at] & _LOW, (words[at] >> 32) & _LOW
+            total += low + (low + 2 * high) * (at - begin + 1)
+        if sums[block] != total:
+            return False
+    return True
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums of blocks of the numbers in an index file, from when it was mapped. ``begins``: where
+    each array begins, in bytes. ``tail``: bytes behind the last whole word."""
+
+    data: NDArray[np.uint8]
+    begins: Sequence[int]
+    words: Integers
+    sums: Integers
+    tail: bytes
+
+    @classmethod
+    def of(cls, data: NDArray[np.uint8], begins: Sequence[int]) -> _Sums:
+        """Return the sums of the present numbers."""
+        whole = len(data) - len(data) % _WORD_BYTES
+        words = data[:whole].view(np.int64)
+        sums = np.empty(-(-len(words) // _BLOCK), np.int64)
+        _sum_blocks(words, _BLOCK, sums)
+        return cls(data, begins, words, sums, data[whole:].tobytes())
+
+    def check(self, read: Sequence[tuple[int, int, Integers]]) -> None:
+        """Raise DamagedIndex if a number that was read has changed since. ``read``: numbers of
+        arrays, bytes of their items, and items."""
+        places = [self.begins[array] + size * items for array, size, items in read]
+        blocks = np.unique(np.concatenate(places) // (_BLOCK * _WORD_BYTES))
+        blocks = blocks[blocks < len(self.sums)]
+        tail = self.data[len(self.data) - len(self.tail) :].tobytes()
+        if tail != self.tail or not _are_as_summed(self.words, _BLOCK, self.sums, blocks):
+            raise DamagedIndex
+
+
 @dataclass(frozen=True, eq=False)
 class FileIndex:
     """The index of a file's rows whose keys have no NULL. ``first``: ascending codes; ``second``,
-    ``position``: of the same rows."""
+    ``position``: of the same rows. ``sums``: None for an index in memory."""
 
     first: Integers
     second: Integers | None
     position: NDArray[np.uint32]
+    sums: _Sums | None = None
 
     @classmethod
     def of(cls, codes: KeyCodes) -> FileIndex:
@@ -85,12 +153,18 @@ class FileIndex:
         return int(self.first.nbytes + second + self.position.nbytes)
 
     def find(self, keys: KeyCodes) -> Hits:
-        """Return the hits of ``keys``, which are ``in_order``: all rows with these keys."""
+        """Return the hits of ``keys``, which are ``in_order``: all rows with these keys. Raises
+        DamagedIndex."""
         key = self._near(keys)
+        if not len(key) and self.sums is None:
+            return Hits(np.empty(0, np.int64), np.empty(0, np.int64))
         begins = np.searchsorted(self.first, keys.first[key], "left")
-        hit = self.first[begins] == keys.first[key]
-        key, begins = key[hit], begins[hit]
-        many = np.searchsorted(self.first, keys.first[key], "right") - begins
+        ends = begins.copy()
+        hit = self.first[np.minimum(begins, len(self.first) - 1)] == keys.first[key]
+        ends[hit] = np.searchsorted(self.first, keys.first[key[hit]], "right")
+        if self.sums is not None:
+            self._check_places(self.sums, keys.first[key], begins, ends)
+        many = np.maximum(ends - begins, 0)
         nth = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
         at = np.repeat(begins, many) + nth
         key = np.repeat(key, many)
@@ -98,8 +172,28 @@ class FileIndex:
             same = self.second[at] == keys.second[key]
             at, key = at[same], key[same]
         position = self.position[at].astype(np.int64)
+        if self.sums is not None and len(at):
+            codes = [] if self.second is None else [(1, 8, np.repeat(begins, many) + nth)]
+            self.sums.check([*codes, (len(self.sums.begins) - 1, 4, at)])
         by_position = np.argsort(position, kind="stable")
         return Hits(position[by_position], keys.row[key[by_position]])
+
+    def _check_places(
+        self, sums: _Sums, wanted: Integers, begins: Integers, ends: Integers
+    ) -> None:
+        """Check that the searches have ended at the right places: their neighbours are as they were
+        mapped, and show it. A code elsewhere may have misled them. Raises DamagedIndex."""
+        if not len(self.first):
+            return
+        last = len(self.first) - 1
+        before, behind = np.maximum(begins - 1, 0), np.minimum(ends, last)
+        sums.check([(0, 8, np.array([0, last])), (0, 8, before), (0, 8, behind)])
+        follows = (begins == 0) | (self.first[before] < wanted)
+        ends_there = (ends > last) | (self.first[behind] > wanted)
+        inside = np.minimum(begins, last)
+        sums.check([(0, 8, inside)])
+        if not np.all(follows & ends_there & ((ends == begins) | (self.first[inside] == wanted))):
+            raise DamagedIndex
 
     def _near(self, keys: KeyCodes) -> Integers:
         """Return the numbers of the keys from the index's first code to its last."""
@@ -132,7 +226,8 @@ class FileIndex:
         numbers = body[len(header) :]
         ends = np.cumsum([0, *[count * np.dtype(np.int64).itemsize] * codes])
         held = [numbers[a:b].view(np.int64) for a, b in itertools.pairwise(ends)]
-        return cls(held[0], held[1] if wide else None, numbers[ends[-1] :].view(np.uint32))
+        sums = _Sums.of(numbers, ends.tolist())
+        return cls(held[0], held[1] if wide else None, numbers[ends[-1] :].view(np.uint32), sums)
 
 
 def build(item: IndexItem) -> FileIndex | None:

@@ -118,6 +118,15 @@ class KeyIndexes:
                 self._ask(key, spark, item)
         return None
 
+    def drop_damaged(self, item: IndexItem) -> None:
+        """Forget an index whose file was changed after it was mapped; it is made again."""
+        path = self._path(item)
+        log.warning("%s is damaged: it is made again", path)
+        path.unlink(missing_ok=True)
+        with self._changed:
+            self._mapped_from.pop(path, None)
+            self._drop(_key(item))
+
     def prepare(self, item: IndexItem, spark: Spark) -> None:
         """Have the index of a new file made beside the batches, before it is needed, if the file is
         small."""
