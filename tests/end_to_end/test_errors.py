@@ -21,7 +21,7 @@ from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node
 from penstock.embedded import CommandFailed, EmbeddedPostgres, clients
-from penstock.node.status import SubscriptionStatus
+from penstock.node.status import Health, SubscriptionStatus, health
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -73,7 +73,7 @@ def test_a_wrong_password_is_refused_and_never_shown(node_process: NodeProcess) 
     assert _SECRET not in said
 
 
-def test_a_password_that_has_become_wrong_stops_and_goes_on_after_the_remedy(
+def test_a_password_that_is_wrong_for_a_while_is_tried_again(
     local_node: Callable[..., LocalNode], caplog: pytest.LogCaptureFixture
 ) -> None:
     with EmbeddedPostgres(18, hba=["host all bob all scram-sha-256"]) as server:
@@ -88,14 +88,27 @@ def test_a_password_that_has_become_wrong_stops_and_goes_on_after_the_remedy(
         database.execute("ALTER ROLE bob PASSWORD 'another'")
         database.execute("INSERT INTO t VALUES (1000, 'later')")
         server.restart()
-        status = node.stopped("s")
+        node.wait_for("s", "tries", lambda s: s.error_count >= 3 and s.error is not None)
+        status = node.status("s")
         assert "password authentication failed" in str(status.error)
-        assert status.error_hint
+        assert "CONNECTION '...'" in str(status.error_hint)
+        assert "ENABLE" not in str(status.error_hint)
+        assert health([status], running=True) is Health.TRIES_AGAIN
         said = f"{status} {caplog.text}"
         assert _SECRET not in said
         assert "another" not in said
         database.execute(f"ALTER ROLE bob PASSWORD '{_SECRET}'")
+        node.caught_up("s", database)
+        assert_equal(node, database, "t")
+        # disable_on_error stops it.
+        node.node.sql("ALTER SUBSCRIPTION s SET (disable_on_error = true)")
+        database.execute("ALTER ROLE bob PASSWORD 'another'")
+        server.restart()
+        assert "password authentication failed" in str(node.stopped("s").error)
+        conninfo = f"{server.conninfo(user='bob')} password=another"
+        node.node.sql(f"ALTER SUBSCRIPTION s CONNECTION '{conninfo}'")
         node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+        database.execute("INSERT INTO t VALUES (1001, 'later')")
         node.caught_up("s", database)
         assert_equal(node, database, "t")
 

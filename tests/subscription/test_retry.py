@@ -32,7 +32,6 @@ def test_connection_trouble_is_retried_for_ever_with_growing_pauses() -> None:
     "error",
     [
         ApplierReplaced("x"),
-        AuthenticationFailure("x"),
         RelationChanged("x"),
         ReplicationConflict("x"),
         ValueNotRepresentable("x"),
@@ -63,6 +62,7 @@ def test_some_errors_are_retried_but_not_for_ever(error: Exception) -> None:
 @pytest.mark.parametrize(
     "error",
     [
+        AuthenticationFailure("x"),
         CommitConflict("x"),
         ObjectInUse("x"),
         SparkUnavailable("x"),
@@ -75,7 +75,15 @@ def test_some_errors_are_retried_but_not_for_ever(error: Exception) -> None:
         PublisherError("starting up", sqlstate="57P03"),
         PublisherError("too many clients", sqlstate="53300"),
         PublisherError("canceled", sqlstate="57014"),
+        PublisherError("permission denied for schema s", sqlstate="42501"),
     ],
 )
 def test_what_others_can_heal_is_waited_for(error: Exception) -> None:
     assert decide(error, 500, 5.0).verdict is Verdict.RETRY
+
+
+def test_refused_connections_are_tried_again_ever_more_slowly() -> None:
+    pauses = [decide(AuthenticationFailure("x"), tries, 5.0, 1.0).pause for tries in range(1, 12)]
+    assert pauses[:3] == [0.2, 0.4, 0.8] and pauses[-1] == 60.0
+    refused = AuthenticationFailure("x")
+    assert decide(refused, 1, 5.0, disable_on_error=True).verdict is Verdict.STOP

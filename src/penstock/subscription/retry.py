@@ -31,11 +31,13 @@ from penstock.errors import (
 )
 
 FIRST_PAUSE: Final = 0.2
+_PAUSE_OF_REFUSED_S: Final = 60.0
 
 _PUBLISHER_HEALS: Final = (
     "08",  # connection exceptions
     "40001",  # serialization_failure
     "40P01",  # deadlock_detected
+    "42501",  # insufficient_privilege: rights come back with the next GRANT
     "53",  # too many connections, out of memory, its disk is full
     "55006",  # object_in_use
     "55P03",  # lock_not_available
@@ -82,7 +84,7 @@ def max_tries(error: BaseException) -> int | None:
     """Return how many times in a row an error is retried: None for ever, 0 never."""
     match error:
         case AuthenticationFailure():
-            return 0
+            return None  # a password is changed on two sides, and never at the same time
         case ConnectionFailure() | ObjectInUse() | CommitConflict() | SparkUnavailable():
             return None
         case ConfigurationLimitExceeded():
@@ -122,14 +124,19 @@ def decide(
 
     ``failures``: failures in a row, including this one. ``longest_pause``:
     wal_retrieve_retry_interval, seconds. ``draw``: 0..1, for the jitter. ``disable_on_error``:
-    retry only errors that are retried for ever.
+    retry only errors that are retried for ever, without refused connections.
 
     The pause doubles from 0.2 s on, and half of it is random, so that many nodes do not come back
     to a restarted server at once.
     """
     limit = max_tries(error)
-    if limit is not None and (disable_on_error or failures > limit):
+    refused = isinstance(error, AuthenticationFailure)
+    if disable_on_error and (refused or limit is not None):
         return STOP
+    if limit is not None and failures > limit:
+        return STOP
+    if refused:  # servers and firewalls count failed logins
+        longest_pause = max(longest_pause, _PAUSE_OF_REFUSED_S)
     pause = min(longest_pause, FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
     jitter = random.random() if draw is None else draw
     return Decision(Verdict.RETRY, pause / 2 + pause / 2 * jitter)

@@ -204,8 +204,12 @@ class ApplyWorker:
             error = error.with_statement(alter(self.subscription.name))
         if not is_copys:
             self.status.failed(error)
-        # On a server, disable_on_error takes effect only after the worker has connected.
-        disables = self.subscription.disable_on_error and not isinstance(error, ConnectionFailure)
+        # On a server, disable_on_error takes effect only after the worker has connected. Here it
+        # is also the way to choose that a refused login is not tried again.
+        passes = isinstance(error, ConnectionFailure) and not isinstance(
+            error, AuthenticationFailure
+        )
+        disables = self.subscription.disable_on_error and not passes
         longest = self._sync_options().retry_interval
         decision = decide(error, self.failures, longest, disable_on_error=disables)
         if decision.verdict is Verdict.STOP:

@@ -29,11 +29,10 @@ from penstock.sql.text.quoting import quote_identifier
 
 _CONNECTION: Final = "Correct the connection string."
 _ANOTHER_CONNECTION: Final = "CONNECTION '...'"
-_ENABLE: Final = "ENABLE"
-"""The remedy after a correction at the publisher: nothing is retried by itself."""
 
-_UNHEALABLE: Final = (
-    # (text in English, SQLSTATE that the server sent with it, hint, PenstockError.alter)
+_REFUSED: Final = (
+    # (text in English, SQLSTATE that the server sent with it, hint, PenstockError.alter; None: the
+    # remedy is at the publisher, and the connection is tried again)
     (
         r"password authentication failed",
         "28P01",
@@ -51,7 +50,7 @@ _UNHEALABLE: Final = (
         r"no pg_hba\.conf entry|pg_hba\.conf rejects",
         "28000",
         "Allow this host, user and database in the publisher's pg_hba.conf and reload it.",
-        _ENABLE,
+        None,
     ),
     (
         r"\w+ authentication failed for user|is not permitted to log in",
@@ -70,17 +69,17 @@ _UNHEALABLE: Final = (
         r"permission denied to start WAL sender|must be superuser or replication role",
         "42501",
         "Give the role the REPLICATION attribute: ALTER ROLE ... REPLICATION;",
-        _ENABLE,
+        None,
     ),
     (
         r"permission denied for database",
         "42501",
         "Give the role the right to connect: GRANT CONNECT ON DATABASE ... TO ...;",
-        _ENABLE,
+        None,
     ),
 )
 
-_HEALABLE: Final = (
+_NOT_REACHED: Final = (
     (
         r"max_wal_senders",
         "53300",
@@ -109,10 +108,10 @@ _HEALABLE: Final = (
 def connect_failure(text: str) -> ConnectionFailure:
     """Return the error for a connection that could not be opened. ``text``: libpq's message."""
     message = f"could not connect to the publisher: {_shorten(text)}"
-    for pattern, sqlstate, hint, alter in _UNHEALABLE:
+    for pattern, sqlstate, hint, alter in _REFUSED:
         if re.search(pattern, text):
             return AuthenticationFailure(message, hint=hint, sqlstate=sqlstate, alter=alter)
-    for pattern, sqlstate, hint in _HEALABLE:
+    for pattern, sqlstate, hint in _NOT_REACHED:
         if re.search(pattern, text):
             return ConnectionFailure(message, hint=hint, sqlstate=sqlstate)
     return ConnectionFailure(message)
