@@ -94,6 +94,22 @@ def test_rows_and_files_that_are_not_what_they_were(node: LocalNode, database: D
     copied_again(node, database, node.stopped(_NAME))
 
 
+@part_of_make_faults
+def test_deletion_vectors_that_are_gone(node: LocalNode, database: Database) -> None:
+    """A copy that replaces all rows does not need to know them."""
+    folder = node.warehouse / "public" / "t"
+    database.execute("DELETE FROM t WHERE id = 2")
+    node.caught_up(_NAME, database)
+    vectors = list(folder.glob("deletion_vector_*.bin"))
+    assert vectors
+    for file in vectors:
+        file.unlink()
+    database.execute("UPDATE t SET n = 7 WHERE id = 3")
+    node.node.stop()
+    node.node.start()
+    copied_again(node, database, node.stopped(_NAME))
+
+
 def test_a_column_that_another_writer_has_added(node: LocalNode, database: Database) -> None:
     folder = node.warehouse / "public" / "t"
     node.node.spark.sql(f"ALTER TABLE delta.`{folder}` ADD COLUMNS (note string)")

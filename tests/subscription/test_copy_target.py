@@ -269,7 +269,16 @@ def log_of(world: World) -> Path:
     return Path(local_path(world.warehouse.table_uri("public", "t"))) / "_delta_log"
 
 
-@pytest.mark.parametrize("harm", [tear_the_log, damage_a_vector, lose_a_vector, take_appends_only])
+@pytest.mark.parametrize("harm", [damage_a_vector, lose_a_vector])
+def test_rows_that_are_replaced_need_not_be_readable(
+    world: World, harm: Callable[[World], None]
+) -> None:
+    harm(world)
+    target = world.target()
+    assert (target.rows, target.has_staged) == (0, True)
+
+
+@pytest.mark.parametrize("harm", [tear_the_log, take_appends_only])
 def test_what_cannot_be_replaced_is_to_be_moved_away(
     world: World, harm: Callable[[World], None]
 ) -> None:

@@ -213,7 +213,7 @@ def _common(
 
 
 def _marker(scope: CommandScope, table: TableName, app_id: str) -> int:
-    delta = warehouse_of(scope).open(*table)
+    delta = warehouse_of(scope).open(*table, vectors=False)
     return 0 if delta is None else delta.transaction_version(app_id) or 0
 
 

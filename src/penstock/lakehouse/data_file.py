@@ -62,6 +62,8 @@ class DataFile:
     @property
     def live_rows(self) -> int:
         """The number of rows that readers see."""
+        if self.deletion_vector is None and self.descriptor is not None:  # not read
+            return self.rows - int(self.descriptor["cardinality"])
         return self.rows - self.deleted
 
     def positions_deleted(self) -> BitMap:

@@ -50,23 +50,33 @@ class DeltaTable:
     """
 
     def __init__(
-        self, storage: Storage, store: LogStore, uri: str, name: str, state: TableState
+        self,
+        storage: Storage,
+        store: LogStore,
+        uri: str,
+        name: str,
+        state: TableState,
+        *,
+        vectors: bool = True,
     ) -> None:
         self.uri: Final = uri
         self.name: Final = name
         self.storage: Final = storage
         self.commits: Final = FileCommits(storage, uri)
         self._store = store
-        self._take(state)
+        self._take(state, vectors=vectors)
 
     @classmethod
-    def load(cls, storage: Storage, store: LogStore, uri: str, name: str) -> DeltaTable | None:
-        """Open the newest version; return None if there is no table.
+    def load(
+        cls, storage: Storage, store: LogStore, uri: str, name: str, *, vectors: bool = True
+    ) -> DeltaTable | None:
+        """Open the newest version; return None if there is no table. Without ``vectors`` no
+        deletion vector is read: only for tables whose rows are all replaced, or not looked at.
 
         Raises FeatureNotSupported for tables that our commits would damage.
         """
         state = load(storage, uri)
-        return None if state is None else cls(storage, store, uri, name, state)
+        return None if state is None else cls(storage, store, uri, name, state, vectors=vectors)
 
     @classmethod
     def create(
@@ -96,9 +106,10 @@ class DeltaTable:
         state = load_at(self.storage, self.uri, version)
         return DeltaTable(self.storage, self._store, self.uri, self.name, state)
 
-    def _take(self, state: TableState) -> None:
+    def _take(self, state: TableState, *, vectors: bool = True) -> None:
         protocol.check_writable(self.name, state.protocol, state.metadata)
-        load_vectors(self.storage, self.uri, state)
+        if vectors:
+            load_vectors(self.storage, self.uri, state)
         self._state = state
         self._staging = Staging(self.name, state.files, state.layout.partition_by)
         self._staged_properties: Mapping[str, str] = {}

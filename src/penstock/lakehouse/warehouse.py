@@ -167,14 +167,15 @@ class Warehouse:
             mine = (schema, table) in written_names(source)
         return earlier if mine else uri
 
-    def open(self, schema: str, table: str) -> DeltaTable | None:
-        """Open a table at its newest version; return None if there is none.
+    def open(self, schema: str, table: str, *, vectors: bool = True) -> DeltaTable | None:
+        """Open a table at its newest version; return None if there is none. ``vectors``: as for
+        ``DeltaTable.load``.
 
         Raises FeatureNotSupported for a table that our commits would damage, DuplicateObject if the
         folder is another table's.
         """
         name, uri = qualified(schema, table), self.table_uri(schema, table)
-        found = DeltaTable.load(self.storage, self.store, uri, name)
+        found = DeltaTable.load(self.storage, self.store, uri, name, vectors=vectors)
         if found is not None:
             self._check_owner(found, (schema, table))
         return found

@@ -184,7 +184,8 @@ def _replaceable(
 ) -> DeltaTable | None:
     uri = warehouse.table_uri(relation.schema, relation.name)
     try:
-        table = warehouse.open(relation.schema, relation.name)
+        # What the rows are that are replaced does not matter, nor whether they can be read.
+        table = warehouse.open(relation.schema, relation.name, vectors=False)
         if table is None or _never_filled(table):
             return table
         if table.id != rel.table_id:
@@ -281,7 +282,8 @@ def copy_leaves(
         return None
     routing, tables = routing_of(tree, root.schema)
     check_key(tree[0], routing, root.schema)
-    leaves = tuple(open_leaf(warehouse, table) for table in tables)
+    adds_rows = mode == APPEND
+    leaves = tuple(open_leaf(warehouse, table, vectors=adds_rows) for table in tables)
     same = root.id == rel.table_id
     earlier = same and (
         root.transaction_version(app_id) is not None or _left_by_dropped(root, name_of)

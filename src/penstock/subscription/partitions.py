@@ -116,9 +116,9 @@ def open_partitions(
     return Partitions(tuple(tree), routing, leaves)
 
 
-def open_leaf(warehouse: Warehouse, table: LakeTable) -> DeltaTable:
+def open_leaf(warehouse: Warehouse, table: LakeTable, *, vectors: bool = True) -> DeltaTable:
     """Open a leaf. Raises UndefinedObject if it is gone, and the errors of ``Warehouse.open``."""
-    found = warehouse.open(table.schema, table.name)
+    found = warehouse.open(table.schema, table.name, vectors=vectors)
     if found is None:
         raise UndefinedObject(
             f'Delta table of relation "{qualified(table.schema, table.name)}" does not exist',
