@@ -162,3 +162,18 @@ def test_a_block_locks_nothing_and_is_done_whole(servers: list[Server]) -> None:
         one.execute("DROP SUBSCRIPTION b7")
         one.close()
         assert [row[:2] for row in state(node)] == [("b7", False)]
+
+
+def test_what_parsing_says_is_told_once(servers: list[Server]) -> None:
+    name = "r" * 70
+    told: list[list[tuple[str | None, str | None]]] = []
+    for server in servers:
+        with server.connect() as session:
+            notices: list[tuple[str | None, str | None]] = []
+            session.add_notice_handler(
+                lambda each, to=notices: to.append((each.sqlstate, each.message_primary))
+            )
+            session.execute(f"CREATE ROLE {name}")
+            session.execute(f"DROP ROLE {name}")
+            told.append(notices)
+    assert told[0] == told[1] and len(told[0]) == 2

@@ -211,7 +211,7 @@ def test_nobody_listens(make_proxy: Callable[[int], Any]) -> None:
     proxy.close()
     with pytest.raises(ConnectionFailure) as caught:
         connect(f"host=127.0.0.1 port={port} user=u dbname=d")
-    assert caught.value.sqlstate == "08001"
+    assert caught.value.sqlstate == "08006"
     assert "running" in (caught.value.hint or "")
 
 

@@ -232,6 +232,8 @@ class SessionRunner:
     def _run(self, statement: Statement, parameters: BoundValues) -> Iterator[Answer]:
         for message in statement.notices:
             yield Notice("NOTICE", message, sqlstate="42622")
+        if statement.notices:  # commands tell them, too
+            statement = replace(statement, notices=())
         if isinstance(statement, Transaction):
             yield from self._transactions.run(statement, self._role)
             yield from self._variables.settle()

@@ -93,13 +93,13 @@ _NOT_REACHED: Final = (
     (r"the database system is ", "57P03", "The publisher is starting or stopping; wait."),
     (
         r"Connection refused|No such file or directory",
-        "08001",
+        "08006",
         "Is the publisher running there and accepting TCP/IP connections (listen_addresses)?",
     ),
-    (r"timeout expired", "08001", "Check host, port and the firewalls in between."),
+    (r"timeout expired", "08006", "Check host, port and the firewalls in between."),
     (
         r"could not translate host name|failed to resolve host|Name or service not known",
-        "08001",
+        "08006",
         "Check the host name in the connection string.",
     ),
 )
