@@ -191,7 +191,7 @@ class SparkLake:
     def change(self, statement: RowStmt, writer: Writer) -> CommandOutcome:
         """Run INSERT, UPDATE or DELETE: one Delta commit for each table with changed rows. Raises
         PenstockError."""
-        with spark_errors():
+        with spark_errors(statement.relation.name):
             return self._changes.change(statement, writer)
 
     # Transaction blocks

@@ -6,8 +6,10 @@ tables have their part of the statement already.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
@@ -28,7 +30,7 @@ class PartByPart:
     def committing(self, table: LakeTable) -> Iterator[None]:
         """Commit one table inside. Raises PenstockError (40003 if others are committed)."""
         try:
-            with spark_errors():
+            with spark_errors(table.name):
                 yield
         except PenstockError as error:
             if not self._done:
@@ -38,25 +40,51 @@ class PartByPart:
 
 
 @contextmanager
-def spark_errors() -> Iterator[None]:
-    """Turn Spark's errors into ours, with the first line of the message."""
+def spark_errors(table: str = "") -> Iterator[None]:
+    """Turn Spark's errors into a server's, or into ours with the first line of the message.
+    ``table``: the name of the table that is written, if there is one."""
     try:
         yield
     except PySparkException as error:
-        raise _failure(str(error), str(error), error.getSqlState()) from None
+        raise _failure(str(error), str(error), table, error.getSqlState()) from None
     except Py4JJavaError as error:  # a job that Delta ran for itself
-        raise _failure(str(error.java_exception), str(error)) from None
+        raise _failure(str(error.java_exception), str(error), table) from None
     except (Py4JNetworkError, ConnectionError) as error:
         raise SparkUnavailable(
             "Spark has ended while it worked", hint="Try again: Spark is started again."
         ) from error
 
 
-def _failure(message: str, trace: str, sqlstate: str | None = None) -> PenstockError:
+_CONSTRAINTS: Final = (
+    (
+        r"\[DELTA_VIOLATE_CONSTRAINT\w*\] CHECK constraint (\S+) ",
+        "23514",
+        'new row for relation "{table}" violates check constraint "{found}"',
+    ),
+    (
+        r"\[DELTA_NOT_NULL_CONSTRAINT_VIOLATED\] NOT NULL constraint violated for column: (.+?)\.",
+        "23502",
+        'null value in column "{found}" of relation "{table}" violates not-null constraint',
+    ),
+    (
+        r"\[(?:DELTA_)?EXCEED_CHAR_VARCHAR_LIMIT\] .*?(?:limitation: |length\(.*?\) <= )(\d+)",
+        "22001",
+        "value too long for type character varying({found})",
+    ),
+)
+"""Rules of Delta and Spark: how their errors begin, and SQLSTATE and message of a server."""
+_JAVA: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
+
+
+def _failure(message: str, trace: str, table: str, sqlstate: str | None = None) -> PenstockError:
     """Return our error for one of Spark's. ``trace`` has the causes, which the message of a failed
-    job may lack."""
+    job may lack. ``table``: the name of the table that is written, or ""."""
     told = error_in_text(trace)
     if told is not None:
         return told
+    for pattern, state, words in _CONSTRAINTS:
+        if found := re.search(pattern, trace):
+            return PenstockError(words.format(table=table, found=found[1]), sqlstate=state)
     lines = message.strip().splitlines() or ["no message"]
-    return PenstockError(f"the query failed: {lines[0]}", sqlstate=sqlstate or "XX000")
+    words = _JAVA.sub("", lines[0])
+    return PenstockError(f"the query failed: {words}", sqlstate=sqlstate or "XX000")
