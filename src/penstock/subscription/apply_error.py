@@ -166,10 +166,9 @@ def log_stop(error: Exception, subscription: str, disables: bool) -> Exception:
         log.info('subscription "%s" has been disabled because of an error', subscription)
     hint = error.hint if isinstance(error, PenstockError) else None
     log.error(
-        'subscription "%s" has stopped because of this error; after the remedy: %s ENABLE%s',
+        'subscription "%s" has stopped because of this error%s',
         subscription,
-        alter(subscription),
-        "" if hint is None else f"\nHINT:  {hint}",
+        f"; after the remedy: {alter(subscription)} ENABLE" if hint is None else f"\nHINT:  {hint}",
     )
     return error
 
