@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+import tls
 from fix_proxy import Proxy
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import AuthenticationFailure, ConnectionFailure, PublisherError
@@ -169,7 +171,7 @@ def _once_there_is_a_walsender(conninfo: str) -> Connection:
         ("user=ordinary", "permission denied to start WAL sender", "42501", "REPLICATION"),
     ],
 )
-def test_what_a_retry_cannot_heal(
+def test_who_is_refused(
     guarded: EmbeddedPostgres, addition: str, text: str, sqlstate: str, hint: str
 ) -> None:
     with pytest.raises(AuthenticationFailure) as caught:
@@ -179,6 +181,32 @@ def test_what_a_retry_cannot_heal(
     assert caught.value.sqlstate == sqlstate
     assert hint in (caught.value.hint or "")
     assert "WRONG" not in caught.value.report()
+
+
+@pytest.mark.postgres
+def test_tls_that_a_server_does_not_have(guarded: EmbeddedPostgres) -> None:
+    with pytest.raises(ConnectionFailure) as caught:
+        connect(f"{guarded.conninfo()} sslmode=require")
+    assert "ssl = on" in (caught.value.hint or "")
+    assert not isinstance(caught.value, AuthenticationFailure)
+
+
+@pytest.mark.postgres
+def test_certificates_that_do_not_fit(tmp_path: Path) -> None:
+    with EmbeddedPostgres(17) as server, EmbeddedPostgres(17) as other:
+        for each in (server, other):
+            tls.switch_on(each)
+        for root, mode, hint in (
+            (None, "verify-ca", "Put the certificate"),
+            (other, "verify-ca", "Another authority"),
+            (server, "verify-full", "Name the host"),
+        ):
+            copied = tmp_path / "root.crt"
+            if root is not None:
+                copied.write_bytes((root.data_dir / "server.crt").read_bytes())
+            with pytest.raises(ConnectionFailure) as caught:
+                connect(f"{server.conninfo()} sslmode={mode} sslrootcert={copied}")
+            assert hint in (caught.value.hint or ""), caught.value.message
 
 
 @pytest.mark.postgres

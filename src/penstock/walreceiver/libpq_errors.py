@@ -92,6 +92,34 @@ _NOT_REACHED: Final = (
     ),
     (r"the database system is ", "57P03", "The publisher is starting or stopping; wait."),
     (
+        r"server does not support SSL",
+        "08006",
+        "Switch TLS on at the publisher (ssl = on), or use sslmode=prefer.",
+    ),
+    (
+        r'root certificate file ".*" does not exist',
+        "08006",
+        "Put the certificate of the publisher's authority there, or name its file by sslrootcert "
+        "in the connection string (sslrootcert=system: those that the system trusts).",
+    ),
+    (
+        r"certificate verify failed",
+        "08006",
+        "Another authority than that of sslrootcert has signed the publisher's certificate, or it "
+        "has expired.",
+    ),
+    (
+        r"server certificate for .* does not match host name",
+        "08006",
+        "Name the host in the connection string as the certificate does, or use sslmode=verify-ca.",
+    ),
+    (
+        r"private key file|certificate file",
+        "08006",
+        "Check sslcert and sslkey in the connection string; a key must be readable by its owner "
+        "alone.",
+    ),
+    (
         r"Connection refused|No such file or directory",
         "08006",
         "Is the publisher running there and accepting TCP/IP connections (listen_addresses)?",
