@@ -7,15 +7,16 @@ import select
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
 import pytest
 
 from fix_lake import LakeServer
 from penstock.catalog import LakeTransaction
+from penstock.decoding.plugins.pgoutput import Pgoutput
 from penstock.embedded import wait_until
-from penstock.errors import RequiredChangesRemoved
+from penstock.errors import ConnectionFailure, RequiredChangesRemoved
 from penstock.lsn import Lsn
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.messages import (
@@ -29,6 +30,7 @@ from penstock.pgoutput.messages import (
     StreamStop,
 )
 from penstock.protocol.copy_both import StandbyStatusUpdate
+from penstock.protocol.session import ServerSession
 from penstock.walsender.feed import Changes, TransactionBegin, TransactionEnd
 from protocol.client_messages import (
     PrimaryKeepalive,
@@ -147,6 +149,41 @@ def test_a_slot_streams_what_comes_after_it(lake: LakeServer) -> None:
     receiver = Receiver(lake, START.format("s"))
     assert receiver.transaction()[1] == [b"3"], "what was confirmed does not come again"
     receiver.close()
+
+
+def test_a_plugin_is_started_once_for_a_stream(
+    lake: LakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the client is gone before the stream begins; the slot is free then."""
+    told: list[str] = []
+    for name in ("startup", "shutdown"):
+        real = getattr(Pgoutput, name)
+
+        def tell(self: Any, *given: Any, name: str = name, real: Any = real) -> Any:
+            told.append(name)
+            return real(self, *given)
+
+        monkeypatch.setattr(Pgoutput, name, tell)
+    lake.write()
+    with lake.connect() as connection:
+        connection.execute(CREATE)
+    told.clear()
+    receiver = Receiver(lake, START.format("s"))
+    assert isinstance(receiver.frame(), PrimaryKeepalive)
+    assert told == ["startup"]
+    receiver.close()
+    wait_until(lambda: lake.slots.all()[0].active_pid is None, "a slot that is free")
+    assert told == ["startup", "shutdown"]
+    with monkeypatch.context() as gone:
+        gone.setattr(ServerSession, "copy_both_response", _gone)
+        with pytest.raises((AssertionError, OSError, psycopg.Error)):
+            Receiver(lake, START.format("s")).frame()
+        wait_until(lambda: lake.slots.all()[0].active_pid is None, "a slot that is free")
+    assert told == ["startup", "shutdown"] * 2
+
+
+def _gone(*_: Any) -> bytes:
+    raise ConnectionFailure("the client has disconnected")
 
 
 def test_what_was_not_confirmed_comes_again_after_a_restart(lake: LakeServer) -> None:

@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Runner:
         self.failures = 0
         self.prepared: dict[str, Prepared] = {}
 
-    def simple(self, text: str) -> Iterable[Answer]:
+    def simple(self, text: str) -> Generator[Answer, None, None]:
         for statement in text.split(";"):
             yield self.answer(statement.strip(), ())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.backend.backend import BackendOptions, Services, SessionContext
@@ -25,8 +25,8 @@ class CatalogRunner:
         self.database = database
         self.prepared: dict[str, Prepared] = {}
 
-    def simple(self, text: str) -> Iterable[Answer]:
-        return self.execute(self.prepare(text, ()), ())
+    def simple(self, text: str) -> Generator[Answer, None, None]:
+        yield from self.execute(self.prepare(text, ()), ())
 
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
         query = parse_query(text)

@@ -6,6 +6,7 @@ creates a ``StatementRunner`` for each session, which runs its statements. A ses
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import ssl
@@ -428,10 +429,12 @@ class Backend:
     def _simple_query(self, text: str) -> None:
         assert self.runner is not None
         streamed = False
-        for answer in self.runner.simple(text):
-            send_answer(self._session, self._pump, answer)
-            self._answered()
-            streamed = isinstance(answer, Streaming)
+        # Closed at once if an answer cannot be sent: it holds what its statement has acquired.
+        with contextlib.closing(self.runner.simple(text)) as answers:
+            for answer in answers:
+                send_answer(self._session, self._pump, answer)
+                self._answered()
+                streamed = isinstance(answer, Streaming)
         self._waits()
         if not streamed:
             self._session.transaction_status = self.runner.transaction_status

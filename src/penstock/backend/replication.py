@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -97,7 +97,7 @@ class ReplicationCommands:
             case c.ReadReplicationSlot(name):
                 yield self._read(name)
             case c.StartReplication():
-                yield self._start(command)
+                yield from self._start(command)
             case c.TimelineHistory(timeline):
                 self._block.outside("TIMELINE_HISTORY")
                 raise UndefinedFile(
@@ -190,7 +190,7 @@ class ReplicationCommands:
 
     # Streams
 
-    def _start(self, command: c.StartReplication) -> Answer:
+    def _start(self, command: c.StartReplication) -> Iterator[Answer]:
         self._block.outside("START_REPLICATION")
         if command.kind is ReplicationKind.PHYSICAL or command.slot_name is None:
             raise FeatureNotSupported(
@@ -199,25 +199,28 @@ class ReplicationCommands:
             )
         self._require_database()
         name = command.slot_name
-        # Check everything before the stream begins. The stream then acquires the slot again, for
-        # its whole duration.
-        version = self._services.version
-        with (
-            self._services.slots.held(name, self._context.pid, version=version) as slot,
-            self._plugin(slot, command.options),
-        ):
-            pass  # starting the plugin has checked its options
-        end = self._services.sequencer.position().lsn
-        if command.start > end:
-            # The subscriber has changes that the node's log lacks. New changes would get the same
-            # LSNs, and the subscriber would skip them.
-            raise PenstockError(
-                f"requested starting point {command.start} is ahead of the WAL flush position of "
-                f"this server {end}",
-                hint="The node's state store may have been restored from an older copy: drop the "
-                "slot and the subscription and subscribe again.",
+        services = self._services
+        with ExitStack() as held:  # until the stream or the session ends
+            slot = held.enter_context(
+                services.slots.held(name, self._context.pid, version=services.version)
             )
-        return Streaming(lambda wire: self._stream(wire, command))
+            plugin = held.enter_context(self._plugin(slot, command.options))
+            end = services.sequencer.position().lsn
+            if command.start > end:
+                # The subscriber has changes that the node's log lacks. New changes would get the
+                # same LSNs, and the subscriber would skip them.
+                raise PenstockError(
+                    f"requested starting point {command.start} is ahead of the WAL flush position "
+                    f"of this server {end}",
+                    hint="The node's state store may have been restored from an older copy: drop "
+                    "the slot and the subscription and subscribe again.",
+                )
+
+            def run(wire: Duplex) -> None:
+                with held:
+                    self._stream(wire, command, slot, plugin)
+
+            yield Streaming(run)
 
     def _plugin(self, slot: Slot, options: Options) -> LogicalDecodingContext:
         """Start the slot's output plugin. Raises PenstockError for a bad plugin or bad options."""
@@ -225,45 +228,44 @@ class ReplicationCommands:
             slot, options, binary=True, interrupt=self._cancellation.check
         )
 
-    def _stream(self, wire: Duplex, command: c.StartReplication) -> None:
-        services, context = self._services, self._context
-        name = command.slot_name or ""
-        with (
-            services.slots.held(name, context.pid, version=services.version) as slot,
-            self._plugin(slot, command.options) as plugin,
+    def _stream(
+        self,
+        wire: Duplex,
+        command: c.StartReplication,
+        slot: Slot,
+        plugin: LogicalDecodingContext,
+    ) -> None:
+        services, context, name = self._services, self._context, slot.name
+        with services.catalog.read() as t:
+            start = t.transactions.boundary(max(command.start, slot.confirmed_flush_lsn))
+        lake = services.reading.transactions(plugin, slot, start)
+        state = SenderState(slot=name, sent=start)
+        with services.senders.running(
+            context.pid,
+            state,
+            role=context.role.oid,
+            application_name=context.parameters.application_name,
+            address=context.address,
+            port=context.port,
         ):
-            with services.catalog.read() as t:
-                start = t.transactions.boundary(max(command.start, slot.confirmed_flush_lsn))
-            lake = services.reading.transactions(plugin, slot, start)
-            state = SenderState(slot=name, sent=start)
-            with services.senders.running(
-                context.pid,
-                state,
-                role=context.role.oid,
-                application_name=context.parameters.application_name,
-                address=context.address,
-                port=context.port,
-            ):
-                log.info(
-                    'starting logical decoding for slot "%s": transactions after %s', name, start
-                )
-                feed = Feed(services.catalog, services.sequencer, lake.source, start)
-                feed.start()
-                try:
-                    with services.slots.decoded(name):
-                        Stream(
-                            plugin,
-                            lake,
-                            wire,
-                            feed,
-                            state,
-                            confirm=lambda flush: services.slots.confirm(name, flush),
-                            timeout_s=services.wal_sender_timeout_s,
-                            check=self._cancellation.check,
-                            told=services.sync_rep.tell,
-                        ).run()
-                finally:
-                    feed.close()
+            log.info('starting logical decoding for slot "%s": transactions after %s', name, start)
+            feed = Feed(services.catalog, services.sequencer, lake.source, start)
+            feed.start()
+            try:
+                with services.slots.decoded(name):
+                    Stream(
+                        plugin,
+                        lake,
+                        wire,
+                        feed,
+                        state,
+                        confirm=lambda flush: services.slots.confirm(name, flush),
+                        timeout_s=services.wal_sender_timeout_s,
+                        check=self._cancellation.check,
+                        told=services.sync_rep.tell,
+                    ).run()
+            finally:
+                feed.close()
 
 
 def _row(tag: str, cells: list[tuple[str, int, str | None]]) -> Rows:

@@ -8,7 +8,7 @@ catalog queries and statements on the lake's rows.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TypeGuard
@@ -147,7 +147,7 @@ class SessionRunner:
 
     # StatementRunner
 
-    def simple(self, text: str) -> Iterator[Answer]:
+    def simple(self, text: str) -> Generator[Answer, None, None]:
         """Run a query string of the simple query protocol."""
         self._cancellation.begin()
         version = self._services.version

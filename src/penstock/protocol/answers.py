@@ -6,7 +6,7 @@ are read only as fast as the client reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -127,7 +127,7 @@ class StatementRunner(Protocol):
     def prepared(self) -> dict[str, Prepared]:
         """The prepared statements by name; "" is the unnamed one."""
 
-    def simple(self, text: str) -> Iterable[Answer]:
+    def simple(self, text: str) -> Generator[Answer, None, None]:
         """Run a query string, which may hold several statements."""
 
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
