@@ -75,6 +75,9 @@ def slot_reading(
     )
 
 
+_TRUST = ["host all all all trust", "host replication all all trust"]
+
+
 class NoJobs:
     """There is no Spark here."""
 
@@ -139,7 +142,7 @@ class LakeServer:
             }
         )
         options = BackendOptions(
-            18, {**ALWAYS_REPORTED, **self.settings}, parse_rules(["host all all all trust"]), b"s"
+            18, {**ALWAYS_REPORTED, **self.settings}, parse_rules(_TRUST), b"s"
         )
         self.server = Server(
             ListenOptions(port=0, max_wal_senders=self.max_wal_senders),

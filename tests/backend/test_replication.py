@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import pytest
 from fix_lake import LakeServer
 from penstock.catalog import LakeTransaction
 from penstock.decoding.plugins.pgoutput import Pgoutput
-from penstock.embedded import wait_until
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import ConnectionFailure, RequiredChangesRemoved
 from penstock.lsn import Lsn
 from penstock.pgoutput.decoder import Decoder
@@ -126,6 +126,38 @@ def test_identify_system_and_show(lake: LakeServer) -> None:
         assert row == ("7", 1, str(lake.end()), "lake")
         assert connection.execute("SHOW data_directory_mode").fetchone() == ("0700",)
         assert connection.execute("SHOW server_version").fetchone() == ("18.0",)
+
+
+def test_a_walsender_without_a_database(
+    lake: LakeServer, postgres_version: Callable[[int], EmbeddedPostgres]
+) -> None:
+    """As for physical replication: each command says what it needs."""
+    stock = postgres_version(18)
+    both: list[list[object]] = []
+    conninfo = f"{stock.conninfo()} replication=true"
+    cursors = psycopg.ClientCursor
+    for connect in (
+        lambda: lake.connect("true"),
+        lambda: psycopg.connect(conninfo, autocommit=True, cursor_factory=cursors),
+    ):
+        with connect() as connection:
+            row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+            told: list[object] = [row and row[3]]
+            for command in (
+                "SHOW server_version_num",
+                CREATE,
+                START.format("s"),
+                "SELECT 1",
+                "START_REPLICATION SLOT s PHYSICAL 0/0",
+            ):
+                try:
+                    found = connection.execute(command).fetchone()
+                    told.append(found is not None)
+                except psycopg.Error as error:
+                    told.append((error.sqlstate, error.diag.message_primary))
+            both.append(told)
+    (*ours, _), (*theirs, _) = both  # there is no physical replication
+    assert ours == theirs
 
 
 def test_a_slot_streams_what_comes_after_it(lake: LakeServer) -> None:

@@ -262,7 +262,6 @@ def test_a_defect_ends_one_session_and_no_other(node: Node) -> None:
         ("group", {}, 'role "group" is not permitted to log in'),
         ("reader", {"dbname": "sea"}, 'database "sea" does not exist'),
         ("reader", {"replication": "database"}, "permission denied to start WAL sender"),
-        ("repl", {"replication": "true"}, "logical decoding requires a database connection"),
         ("reader", {"sslmode": "require"}, "server does not support SSL"),
     ],
 )

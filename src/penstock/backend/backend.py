@@ -70,7 +70,6 @@ from penstock.protocol.startup import (
     StartupMessage,
     StartupParameters,
     read_startup,
-    require_database,
 )
 from penstock.sql.typed.literals import canonical
 from penstock.sqlstate import (
@@ -310,7 +309,6 @@ class Backend:
             raise
 
     def _check(self, parameters: StartupParameters, role: Role) -> None:
-        require_database(parameters)
         self.role_oid = role.oid  # from now on the session counts for the role's limit
         if not role.superuser and (
             0 <= role.connection_limit < self._services.sessions_of(role.oid)
@@ -323,7 +321,9 @@ class Backend:
                 "permission denied to start WAL sender",
                 detail="Only roles with the REPLICATION attribute may start a WAL sender process.",
             )
-        if not self._services.has_database(parameters.database):
+        # A walsender of physical replication has no database; each command says what it needs.
+        physical = parameters.replication is ReplicationMode.PHYSICAL
+        if not physical and not self._services.has_database(parameters.database):
             raise InvalidCatalogName(f'database "{parameters.database}" does not exist')
 
     def _in_time(self, deadline: float) -> Event:

@@ -21,7 +21,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from penstock.backend.hba import parse_rules
+from penstock.backend.hba import DEFAULT, parse_rules
 from penstock.catalog.pg_subscription import UNSENT_CHANGES
 from penstock.decoding.registry import BUNDLED
 from penstock.errors import (
@@ -183,11 +183,6 @@ _LIST: Final = String(
     r"\s*[^,\s]+\s*(,\s*[^,\s]+\s*)*", 'Write them with commas: "127.0.0.1, ::1".'
 )
 
-DEFAULT_HBA: Final = (
-    "host all all 127.0.0.1/32 scram-sha-256",
-    "host all all ::1/128 scram-sha-256",
-)
-
 
 def parameter(default: Any, kind: ParameterKind) -> Any:
     """Declare a parameter with its kind and its default, in the form that ``kind.read`` returns."""
@@ -282,7 +277,7 @@ class Parameters:
     listen_addresses: str = parameter("127.0.0.1", _LIST)
     """The addresses to listen on, with commas between them, or ``*``; beyond loopback ``hba`` must
     allow clients, too."""
-    hba: tuple[str, ...] = parameter(DEFAULT_HBA, Strings())
+    hba: tuple[str, ...] = parameter(DEFAULT, Strings())
     """Lines as in pg_hba.conf; the first that matches a connection decides."""
     ssl_cert_file: str = parameter("", String())
     ssl_key_file: str = parameter("", String())

@@ -16,7 +16,6 @@ from penstock.errors import (
     AuthenticationFailure,
     FeatureNotSupported,
     InvalidParameterValue,
-    NotInPrerequisiteState,
     ProtocolViolation,
     SqlSyntaxError,
 )
@@ -209,18 +208,6 @@ def parse_replication(value: str) -> ReplicationMode:
             hint='Valid values are: "false", 0, "true", 1, "database".',
         )
     return ReplicationMode.PHYSICAL if wanted else ReplicationMode.NONE
-
-
-def require_database(parameters: StartupParameters) -> None:
-    """Refuse a session of physical replication (logical.c, CheckLogicalDecodingRequirements).
-
-    Raises NotInPrerequisiteState (55000).
-    """
-    if parameters.replication is ReplicationMode.PHYSICAL:
-        raise NotInPrerequisiteState(
-            "logical decoding requires a database connection",
-            hint='Physical replication is not supported. Connect with "replication=database".',
-        )
 
 
 def negotiated(message: StartupMessage, latest_protocol: int) -> tuple[int, tuple[str, ...]]:
