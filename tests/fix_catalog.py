@@ -15,3 +15,10 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
     """An empty one, in SQLite."""
     with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:
         yield catalog
+
+
+def upgraded(url: str) -> Catalog:
+    """Open the catalog of an older Penstock as the node's start does."""
+    opened = Catalog.open(url)
+    opened.upgrade()
+    return opened

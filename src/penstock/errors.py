@@ -218,6 +218,10 @@ class SparkUnavailable(PenstockError):
     default_sqlstate = "58000"
 
 
+class SparkLost(SparkUnavailable):
+    """Spark has ended, and could not be started again for minutes; another process may do it."""
+
+
 class ConfigurationLimitExceeded(PenstockError):
     """A limit that a parameter sets is exceeded."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from fix_catalog import upgraded
 from penstock.catalog import (
     BlockCatalog,
     BlockCommit,
@@ -107,6 +108,6 @@ def test_tables_of_blocks_came_with_version_23(
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE penstock_block_commit DROP COLUMN made"))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.read() as t:
+    with upgraded(sqlite_url(tmp_path)) as catalog, catalog.read() as t:
         assert t.block_commits.all() == (commit,)
         assert not t.block_commits.makes("public", "t")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from fix_catalog import upgraded
 from fix_postgres import Database
 from penstock.catalog import (
     BlockMessage,
@@ -256,7 +257,7 @@ def test_the_relations_of_former_tables_came_with_version_6(
         drop = "ALTER TABLE penstock_former_subscription_rel DROP COLUMN srrelid"
         connection.execute(text(drop))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog:
+    with upgraded(sqlite_url(tmp_path)) as catalog:
         rel = join(catalog, subscription.oid, 100)
         assert (rel.table_id, rel.returned) == (None, False)
 
@@ -272,7 +273,7 @@ def test_unique_indexes_came_with_version_7(
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE penstock_class DROP COLUMN relindexes"))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog:
+    with upgraded(sqlite_url(tmp_path)) as catalog:
         with catalog.write() as t:
             table = t.tables.get("public", "t")
             assert table.indexes == ()
@@ -309,7 +310,7 @@ def test_enum_types_came_with_version_7(tmp_path: Path, monkeypatch: pytest.Monk
         for table in ("penstock_type", "penstock_enum"):
             connection.execute(text(f"DROP TABLE {table}"))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+    with upgraded(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
         made = t.types.create("public", "color", ("red",))
         assert t.types.all() == (made,)
 
@@ -324,7 +325,7 @@ def test_requests_for_cuts_came_with_version_8(
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE penstock_cut_request"))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog:
+    with upgraded(sqlite_url(tmp_path)) as catalog:
         assert catalog.cut_requests(5) == ()
 
 
@@ -338,7 +339,7 @@ def test_dropped_slots_came_with_version_9(tmp_path: Path, monkeypatch: pytest.M
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE penstock_replication_slot DROP COLUMN dropped"))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+    with upgraded(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
         assert t.slots.all() == (slot,)
         t.slots.drop("s")
         assert t.slots.all() == ()
@@ -358,7 +359,7 @@ def test_options_of_postgresql_16_came_with_version_12(
         for name in names:
             connection.execute(text(f"ALTER TABLE penstock_subscription DROP COLUMN {name}"))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+    with upgraded(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
         found = t.subscriptions.get("s")
         assert found == made
         assert (found.origin, found.failover) == ("any", False)
@@ -382,7 +383,7 @@ def test_streaming_came_with_version_10(tmp_path: Path, monkeypatch: pytest.Monk
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE penstock_subscription DROP COLUMN substream"))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+    with upgraded(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
         assert t.subscriptions.get("s").streaming == "off"
         assert (
             t.subscriptions.create("new", conninfo="", publications=["p"], slot_name="s").streaming
@@ -410,7 +411,7 @@ def test_records_of_two_phase_commit_came_with_version_23(
             for column in columns:
                 connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+    with upgraded(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
         assert t.prepared_blocks.all() == (block,)
         assert t.transactions.after(first.begin, 2) == (first,)
         assert t.transactions.next_xid() == 5
@@ -430,7 +431,7 @@ def test_messages_of_blocks_came_with_version_25(
             connection.execute(text(f"ALTER TABLE penstock_transaction DROP COLUMN {column}"))
     engine.dispose()
     messages = [BlockMessage(MessageHead(p, len(c)), c) for p, c in (("é", b"\0one"), ("", b""))]
-    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+    with upgraded(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
         t.block_messages.put("b", messages)
         taken = t.block_messages.take({"b", "another"})
         assert taken == tuple(messages)
@@ -454,7 +455,7 @@ def test_tables_of_blocks_with_messages_came_with_version_26(
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE penstock_block_message DROP COLUMN relations"))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+    with upgraded(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
         t.block_messages.put("after", messages, (5,))
         assert t.block_messages.relations() == {"before": None, "after": (5,)}
         assert waiting_for_commits(t) == {"before", "after"}
@@ -479,7 +480,7 @@ def test_places_of_publications_came_with_version_27(
             connection.execute(text(f"ALTER TABLE penstock_{table} DROP COLUMN since_lsn"))
         connection.execute(text("DROP TABLE penstock_former_publication"))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+    with upgraded(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
         first = t.transactions.append([], commit_time=1, size=0)
         t.publications.delete(t.publications.get("p").oid)
         second = t.transactions.append([], commit_time=2, size=0)
@@ -503,7 +504,7 @@ def test_what_an_error_does_came_with_version_11(
         for column in ("subdisableonerr", "subskiplsn", "subskippinglsn"):
             connection.execute(text(f"ALTER TABLE penstock_subscription DROP COLUMN {column}"))
     engine.dispose()
-    with Catalog.open(sqlite_url(tmp_path)) as catalog:
+    with upgraded(sqlite_url(tmp_path)) as catalog:
         (found,) = catalog.subscriptions()
         assert not found.disable_on_error
         assert found.skip_lsn == 0
@@ -647,9 +648,36 @@ def test_an_older_schema_is_brought_up_to_date(
     monkeypatch.setattr(store, "SCHEMA_VERSION", 3)
     monkeypatch.setattr(store, "add_what_is_missing", lambda *_: steps.append(_))
     for _ in range(2):
-        with Catalog.open(sqlite_url(tmp_path)) as catalog:
+        with upgraded(sqlite_url(tmp_path)) as catalog:
             assert catalog.subscriptions() == (subscription,)
     assert len(steps) == 1, "once"
+
+
+def test_an_older_schema_is_left_alone_until_the_node_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Catalog.create(sqlite_url(tmp_path)) as older:
+        subscription = subscribe(older)
+        monkeypatch.setattr(store, "SCHEMA_VERSION", store.SCHEMA_VERSION + 1)
+        with Catalog.open(sqlite_url(tmp_path)) as newer:
+            assert newer.node_info == older.node_info
+            with pytest.raises(ConfigurationError, match="an older Penstock") as raised:
+                newer.subscriptions()
+            with pytest.raises(ConfigurationError, match="an older Penstock"):
+                subscribe(newer, "t")
+            assert "Start the node with this version" in (raised.value.hint or "")
+            with Catalog.open(sqlite_url(tmp_path)) as started:
+                copy = started.upgrade()
+            assert newer.subscriptions() == (subscription,), "upgraded by another process"
+            assert newer.upgrade() is None
+    assert copy == tmp_path / f"state-version-{store.SCHEMA_VERSION - 1}.db"
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    monkeypatch.undo()
+    with pytest.raises(ConfigurationError, match="this Penstock knows up to"):
+        Catalog.open(sqlite_url(tmp_path))
+    copy.replace(tmp_path / "state.db")
+    with Catalog.open(sqlite_url(tmp_path)) as older:
+        assert older.subscriptions() == (subscription,)
 
 
 def test_the_catalogs_of_publishing_come_with_version_2(
@@ -666,7 +694,7 @@ def test_the_catalogs_of_publishing_come_with_version_2(
                 connection.execute(text(f"DROP TABLE {table}"))
     engine.dispose()
     for _ in range(2):
-        with Catalog.open(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
+        with upgraded(sqlite_url(tmp_path)) as catalog, catalog.write() as t:
             assert t.subscriptions.all() == (subscription,)
             for catalog_table in (t.roles, t.tables, t.publications, t.slots):
                 assert catalog_table.all() == ()
@@ -684,7 +712,7 @@ def test_columns_that_came_with_version_4_are_added(
         connection.execute(text("ALTER TABLE penstock_subscription DROP COLUMN suberrortime"))
     engine.dispose()
     for _ in range(2):
-        with Catalog.open(sqlite_url(tmp_path)) as catalog:
+        with upgraded(sqlite_url(tmp_path)) as catalog:
             assert catalog.subscriptions() == (subscription,)
 
 
@@ -722,13 +750,13 @@ def test_columns_are_added_on_postgresql_too(
     database.execute("ALTER TABLE penstock_subscription DROP COLUMN suberrortime")
     database.execute("DROP TABLE penstock_transaction CASCADE")
     for _ in range(2):
-        with Catalog.open(url) as catalog:
+        with upgraded(url) as catalog:
             assert catalog.subscriptions() == (subscription,)
     version = "SELECT schema_version FROM penstock_control"
     assert database.value(version) == store.SCHEMA_VERSION
     database.execute("UPDATE penstock_control SET schema_version = 1000")
     with pytest.raises(ConfigurationError, match="1000"):
-        Catalog.open(url)
+        upgraded(url)
 
 
 def test_what_is_kept_on_postgresql_is_on_disk(database: Database) -> None:

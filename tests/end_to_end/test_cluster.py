@@ -3,87 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from end_to_end.compare import delta_rows, difference, publisher_rows
+from end_to_end.standalone_cluster import StandaloneCluster
 from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
-from penstock.embedded import free_port, wait_until
 
 pytestmark = [part_of_make_faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
-
-_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-_MASTER = "org.apache.spark.deploy.master.Master"
-_WORKER = "org.apache.spark.deploy.worker.Worker"
-
-
-class Daemon:
-    """A process of the cluster with its log."""
-
-    def __init__(self, log: Path, *arguments: str) -> None:
-        self.log = log
-        with log.open("wb") as sink:
-            self._process = subprocess.Popen(
-                [_CLASS, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    "SPARK_DAEMON_MEMORY": "256m",
-                    "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
-                    "PYSPARK_PYTHON": sys.executable,
-                },
-            )
-
-    def wait_for(self, text: str) -> None:
-        def said() -> str:
-            return self.log.read_text("utf-8", "replace")
-
-        def guard() -> None:
-            assert self._process.poll() is None, said()
-
-        wait_until(lambda: text in said(), repr(text), 60, state=said, guard=guard, pause=0.1)
-
-    def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
-        self._process.wait()
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
     """``spark://127.0.0.1:port`` of a master and two workers (folders ``worker-0``, ``-1``)."""
-    port = free_port()
-    url = f"spark://127.0.0.1:{port}"
-    where = ("--host", "127.0.0.1", "--webui-port", "0")
-    with contextlib.ExitStack() as stack:
-
-        def start(name: str, *arguments: str) -> Daemon:
-            daemon = Daemon(tmp_path / f"{name}.log", *arguments)
-            return stack.enter_context(contextlib.closing(daemon))
-
-        start("master", _MASTER, *where, "--port", str(port)).wait_for("I have been elected leader")
-        workers = [
-            start(
-                *(f"worker-{i}", _WORKER, *where, "--cores", "1", "--memory", "800m"),
-                *("--work-dir", str(tmp_path / f"worker-{i}"), url),
-            )
-            for i in range(2)
-        ]
-        for worker in workers:
-            worker.wait_for("Successfully registered with master")
-        yield url
+    with StandaloneCluster(tmp_path) as cluster:
+        cluster.start_worker()
+        cluster.start_worker()
+        yield cluster.url
 
 
 def test_copy_and_stream_on_a_cluster(cluster: str, tmp_path: Path, database: Database) -> None:

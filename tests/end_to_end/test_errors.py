@@ -7,7 +7,6 @@ trying) with its error in the status, and goes on after the remedy.
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -229,26 +228,6 @@ def test_a_table_without_replica_identity(
     database.execute("ALTER TABLE log REPLICA IDENTITY FULL; UPDATE log SET v = 'x'")
     node.caught_up("s", database)
     assert_equal(node, database, "log")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"mount is not permitted here: {mounted.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def test_a_full_disk_under_the_warehouse(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres
 from penstock.errors import ConfigurationError
 from penstock.lakehouse import jars
@@ -130,7 +131,35 @@ def test_a_publisher_that_does_not_fit() -> None:
     assert finding("publisher wal_level", found).status == "fail"
     assert finding("publisher role", found).status == "warn"
     assert finding("publisher slots", found).status == "warn"
+    assert finding("publisher replication", found).status == "fail"
     assert finding("publisher", doctor.check(stopped)).found == "no connection"
+
+
+@pytest.mark.postgres
+def test_it_does_what_a_subscription_will_do(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE open (id int); CREATE TABLE closed (id int);"
+        "CREATE TABLE some (id int, b int);"
+        'CREATE PUBLICATION p FOR TABLE open, closed, some (id); CREATE PUBLICATION "q\'";'
+        "DROP ROLE IF EXISTS doctor; CREATE ROLE doctor LOGIN REPLICATION;"
+        "GRANT SELECT ON open TO doctor; GRANT SELECT (id) ON some TO doctor"
+    )
+    conninfo = database.conninfo + " user=doctor"
+    found = doctor.check(conninfo, ["p"])
+    assert [f.component for f in found if f.status == "fail"] == ["table public.closed"]
+    assert "permission denied for table closed" in finding("table public.closed", found).remedy
+    assert finding("publisher slot", found).status == "ok"
+    assert finding("publication", doctor.check(conninfo, ["p", "gone"])).found == "missing: gone"
+    assert finding("publisher tables", doctor.check(conninfo, ["q'"])).status == "warn"
+    database.execute("GRANT SELECT ON closed TO doctor")
+    assert finding("publisher tables", doctor.check(conninfo, ["p"])).found == "3 readable"
+    left = "SELECT count(*) FROM pg_replication_slots WHERE slot_name ~ 'doctor'"
+    assert database.value(left) == 0
+    with database.connect(autocommit=False) as writer:  # slots wait for its end
+        writer.execute("INSERT INTO open VALUES (1)")
+        waited = finding("publisher slot", doctor.check(conninfo))
+    assert "has not made a slot within 10 s" in waited.remedy
+    database.execute("DROP OWNED BY doctor; DROP ROLE doctor")
 
 
 def test_a_malformed_conninfo_shows_no_password() -> None:

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.embedded import wait_until
-from penstock.errors import ConfigurationError, PenstockError, SparkUnavailable
+from penstock.errors import ConfigurationError, PenstockError, SparkLost, SparkUnavailable
 from penstock.lakehouse.cluster import Cluster, Spark, working
 from penstock.lakehouse.session import running_session, session_of_a_statement
 from penstock.pipeline.job import run_job
@@ -160,6 +160,34 @@ def test_a_session_that_cannot_be_built_is_tried_again(spark: SparkSession) -> N
         a_job(cluster)
     assert not cluster.started
     assert sorted(a_job(cluster)) == [1, 2]
+
+
+def test_spark_that_cannot_be_started_again_is_lost(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.lakehouse.cluster._GIVE_UP_S", 0.0)
+    sessions: list[Any] = []
+
+    def build() -> SparkSession:
+        if not sessions:
+            raise SparkUnavailable("no memory")
+        found: SparkSession = sessions.pop()
+        return found
+
+    cluster = Cluster(build)
+    with pytest.raises(SparkUnavailable, match="no memory"):
+        _ = cluster.session
+    cluster.check()  # it has not started yet, and may
+    sessions.append(_Stopped())
+    _ = cluster.session
+    with pytest.raises(SparkUnavailable, match="no memory"):
+        _ = cluster.session
+    with pytest.raises(SparkLost, match="could not be started again") as lost:
+        cluster.check()
+    assert lost.value.detail == "no memory"
+    sessions.append(spark)
+    assert cluster.session is spark
+    cluster.check()
 
 
 def test_nothing_begins_after_its_end() -> None:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, get_type_hints
 
 from sqlalchemy import Connection, Engine, text
@@ -145,7 +146,8 @@ class Catalog:
 
     @classmethod
     def open(cls, url: str) -> Catalog:
-        """Open a node's catalog. Raises ConfigurationError, StorageError."""
+        """Open a node's catalog; that of an older Penstock can only tell who it is before
+        ``upgrade``. Raises ConfigurationError, StorageError."""
         return cls._with_statistics(Store.open(url), url)
 
     @classmethod
@@ -155,6 +157,11 @@ class Catalog:
         except BaseException:
             store.close()
             raise
+
+    def upgrade(self) -> Path | None:
+        """Bring the schema up to date, as the process that runs the node. Return the copy of a
+        SQLite file as it was; None if nothing was done, or there is no such file."""
+        return self._store.upgrade()
 
     def check_open(self) -> None:
         """Raise NotInPrerequisiteState if the catalog has been closed."""
@@ -175,12 +182,12 @@ class Catalog:
     @property
     def node_info(self) -> NodeInfo:
         """The identity of this node."""
-        with self._store.read() as connection:
+        with self._store.control() as connection:
             return pg_control.node_info(connection)
 
     def warehouse(self) -> str | None:
         """Return the URI of the warehouse that bears the node's id; None before it is written."""
-        with self._store.read() as connection:
+        with self._store.control() as connection:
             return pg_control.warehouse(connection)
 
     def record_warehouse(self, uri: str) -> None:

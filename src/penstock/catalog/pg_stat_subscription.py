@@ -92,6 +92,11 @@ _TABLE: Final = Table(
 STREAMING: Final = "streaming"
 """The state of a worker that has a stream."""
 
+COPYING: Final = "copying"
+"""The state of a worker whose tables are being copied, so that it has no stream yet."""
+
+AT_WORK: Final = (STREAMING, COPYING)
+
 _REPORTED_S: Final = 10.0
 """A running node has written its statistics within these seconds."""
 
@@ -167,6 +172,9 @@ class SubscriptionStatistics:
     the bytes of WAL that the snapshot holds back, as the publisher reports them."""
     copy_snapshot_xmin: int | None = None
     copy_retained_bytes: int | None = None
+    wait_event: str | None = None
+    """What has kept the worker from applying changes since ``wait_since``; None while it works."""
+    wait_since: float | None = None
     tables: tuple[TableStatistics, ...] = ()
 
     def reported(self, now: float) -> bool:
@@ -216,6 +224,11 @@ class StatisticsStore:
             parsed = parsed.set(database=str(self._file))
         self._engine = open_engine(parsed, durable=False)
         self._prepare()
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of a SQLite file."""
+        return None if self._file is None else self._file.parent
 
     def close(self) -> None:
         """Close every connection."""

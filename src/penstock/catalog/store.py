@@ -249,8 +249,11 @@ version so far has only added tables and columns, so one step upgrades from any 
 class Store:
     """An open state store, for several threads. The owner must call ``close``."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, path: Path | None, version: int) -> None:
+        """``path``: of a SQLite file. ``version``: of the tables that are there."""
         self.engine = engine
+        self._path = path
+        self._version = version
         self._closed = False
 
     @classmethod
@@ -260,7 +263,7 @@ class Store:
         path = sqlite_path(parsed)
         if path is not None:
             make_private_file(path)
-        store = cls(open_engine(parsed, durable=True))
+        store = cls(open_engine(parsed, durable=True), path, SCHEMA_VERSION)
         try:
             with transaction(store.engine, write=True) as connection:
                 if _is_initialized(connection):
@@ -282,7 +285,8 @@ class Store:
 
     @classmethod
     def open(cls, url: str) -> Store:
-        """Open a node's store and bring its schema up to date.
+        """Open a node's store. Nothing but ``control`` works in that of an older Penstock, before
+        ``upgrade``.
 
         Raises ConfigurationError if it holds no node, or a node of a newer Penstock.
         """
@@ -290,9 +294,9 @@ class Store:
         path = sqlite_path(parsed)
         if path is not None and not path.is_file():
             raise _no_node()
-        store = cls(open_engine(parsed, durable=True))
+        store = cls(open_engine(parsed, durable=True), path, SCHEMA_VERSION)
         try:
-            store._upgrade()
+            store._version = store._find_version()
         except BaseException:
             store.close()
             raise
@@ -309,9 +313,16 @@ class Store:
             raise NotInPrerequisiteState("the node is closed", hint="Open it again: Node(folder).")
 
     @contextlib.contextmanager
+    def control(self) -> Iterator[Connection]:
+        """Begin a transaction that reads only ``pg_control``: also of an older Penstock."""
+        self.check_open()
+        with transaction(self.engine, write=False) as connection:
+            yield connection
+
+    @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """Begin a transaction that sees one state."""
-        self.check_open()
+        self._check_current()
         with transaction(self.engine, write=False) as connection:
             yield connection
 
@@ -319,7 +330,7 @@ class Store:
     def write(self, *, counted: bool = True) -> Iterator[Connection]:
         """Begin a transaction that changes the catalog. Unless ``counted`` is False it counts as a
         change even if it changes nothing."""
-        self.check_open()
+        self._check_current()
         with transaction(self.engine, write=True) as connection:
             # This comes first: the row is the lock of all writers, so that the rest of the
             # transaction reads the newest state.
@@ -329,24 +340,61 @@ class Store:
                 pg_control.lock_writers(connection)
             yield connection
 
-    def _upgrade(self) -> None:
-        with self.read() as connection:
+    def upgrade(self) -> Path | None:
+        """Bring the schema up to date, for the process that runs the node: an older Penstock
+        refuses the store from then on. Return the copy of the SQLite file as it was; None if
+        nothing was done, or the store is in another database."""
+        self.check_open()
+        if self._find_version() == SCHEMA_VERSION:
+            self._version = SCHEMA_VERSION
+            return None
+        copy = None if self._path is None else self._copy(self._path)
+        with transaction(self.engine, write=True) as connection:
+            pg_control.lock_writers(connection)
+            add_what_is_missing(connection, METADATA)
+            pg_control.set_schema_version(connection, SCHEMA_VERSION)
+        self._version = SCHEMA_VERSION
+        return copy
+
+    def _copy(self, path: Path) -> Path:
+        # A copy that a crash has left in part is of a store that was not upgraded: made again.
+        copy = path.with_name(f"{path.stem}-version-{self._version}{path.suffix}")
+        copy.unlink(missing_ok=True)
+        make_private_file(copy)
+        with map_errors(), self.engine.connect() as connection:
+            source: Any = connection.connection.driver_connection
+            try:
+                with contextlib.closing(sqlite3.connect(copy)) as target:
+                    source.backup(target)
+            except sqlite3.Error as error:
+                raise _failed(error, *_of_sqlite(error)) from None
+        return copy
+
+    def _check_current(self) -> None:
+        self.check_open()
+        if self._version == SCHEMA_VERSION:
+            return
+        self._version = self._find_version()  # the node may have started since, and upgraded it
+        if self._version < SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"the state store has schema version {self._version} of an older Penstock, this "
+                f"one uses {SCHEMA_VERSION}",
+                hint="Start the node with this version, which upgrades it. If it runs with the "
+                "older version, use that one, or stop it first.",
+            )
+
+    def _find_version(self) -> int:
+        with self.control() as connection:
             if not _is_initialized(connection):
                 raise _no_node()
             version = pg_control.schema_version(connection)
-        if version == SCHEMA_VERSION:
-            return
         if version > SCHEMA_VERSION:
             raise ConfigurationError(
                 f"the state store has schema version {version}, this Penstock knows up to "
                 f"{SCHEMA_VERSION}",
                 hint="Install the version of Penstock that used it last, or a newer one.",
             )
-        with self.write() as connection:
-            # Read the version again under the writers' lock: another process may have upgraded.
-            if pg_control.schema_version(connection) < SCHEMA_VERSION:
-                add_what_is_missing(connection, METADATA)
-                pg_control.set_schema_version(connection, SCHEMA_VERSION)
+        return version
 
 
 def _is_initialized(connection: Connection) -> bool:

@@ -19,11 +19,13 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli import NodeDir, run, status, verify
-from penstock.errors import ConfigurationError, PenstockError
+from penstock.errors import ConfigurationError, PenstockError, SparkLost
 from penstock.node import Node
 from penstock.node import doctor as checks
 
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+_SPARK_LOST: Final = 7
+"""The exit status of a node whose Spark has ended and cannot be started again in its process."""
 _BEGINS_WITH_LEVEL: Final = re.compile(r"[A-Z]+:  ")
 
 # ``penstock sql "..."``: run statements, print notices and results as psql does.
@@ -109,9 +111,17 @@ def doctor(
     conninfo: Annotated[
         str, typer.Option(help="Also check this publisher (a libpq connection string).")
     ] = "",
+    publication: Annotated[
+        list[str] | None,
+        typer.Option(help="Also read a row of each of its tables. May be repeated."),
+    ] = None,
 ) -> None:
-    """Check Python, Java, PySpark, Delta and PostgreSQL; exit status 1 when one must change."""
-    findings = checks.check(conninfo=conninfo or None)
+    """Check Python, Java, PySpark, Delta and PostgreSQL; exit status 1 when one must change.
+
+    With ``--conninfo``, do at the publisher what a subscription will do: open a replication
+    connection, and make a slot, which is dropped at once.
+    """
+    findings = checks.check(conninfo or None, publication or ())
     table = Table(title="penstock doctor", title_justify="left")
     for column in ("component", "found", "wanted", "", "what to do"):
         table.add_column(column, overflow="fold")
@@ -156,7 +166,7 @@ def main() -> None:
         app()
     except PenstockError as error:
         print(error.report(), file=sys.stderr)
-        sys.exit(1)
+        sys.exit(_SPARK_LOST if isinstance(error, SparkLost) else 1)
 
 
 def log_to_standard_error() -> None:

@@ -90,9 +90,10 @@ def status(
     """Show state, positions, lag, rows, errors and retained WAL of every subscription.
 
     Exit status, the first that holds: 4 when a subscription needs a person (an error has stopped
-    it, a table is parked, its slot is gone or lost); 3 when no process runs the node; 5 when an
-    enabled subscription does not follow at the moment, and tries again by itself; else 0. 1: the
-    node's state cannot be read.
+    it, a table is parked, its slot is gone or lost); 3 when no process runs the node; 6 when its
+    process does not respond, or waits for storage or Spark while changes wait; 5 when an enabled
+    subscription does not follow at the moment, and tries again by itself; else 0. 1: the node's
+    state cannot be read.
     """
     with Node(directory) as node:
         found = node.status(patience=_PATIENCE)

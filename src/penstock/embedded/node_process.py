@@ -142,7 +142,9 @@ class NodeProcess:
         environment = _environment() | self.environment
         if failpoint:
             environment["PENSTOCK_FAILPOINT"] = failpoint
-        with self.log_path.open("wb") as log:
+        # A child of the process before may still write: at the end, and not behind a hole.
+        self.log_path.write_bytes(b"")
+        with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [*ends_with_parent(), *_PENSTOCK, *command, "-D", str(self.folder)],
                 stdin=subprocess.DEVNULL,

@@ -22,11 +22,14 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError, SparkUnavailable
+from penstock.errors import PenstockError, SparkLost, SparkUnavailable
+from penstock.wait_event import WaitEventType, waiting
 
 log = logging.getLogger(__name__)
 
 _GROUP: Final = "spark.jobGroup.id"
+_GIVE_UP_S: Final = 300.0
+"""Seconds for which a Spark that has ended is started again; then the process is to end."""
 _GONE: Final = (Py4JError, OSError, AttributeError)
 """What calls raise if the JVM has ended, or if the session was stopped (a missing ``_jsc``)."""
 
@@ -86,7 +89,8 @@ def working(context: SparkContext) -> Iterator[None]:
     """Work with a context. Raises SparkUnavailable if Spark ends meanwhile: PySpark's errors do not
     tell."""
     try:
-        yield
+        with waiting(WaitEventType.SPARK, "job"):
+            yield
     except PenstockError:
         raise
     except Exception as error:
@@ -117,6 +121,9 @@ class Cluster:
         self._building = threading.Lock()
         self._session: SparkSession | None = None
         self._ended = False
+        self._ended_at: float | None = None
+        """The time at which Spark was found to have ended; None once it has started again."""
+        self._lost: SparkLost | None = None
         self._given_up = False
         self._statement = _Statement()
         self._running: set[str] = set()
@@ -140,14 +147,35 @@ class Cluster:
                 log.warning("Spark has ended; it is started again")
                 forget(self._session)
                 self._session = None
+                self._ended_at = time.monotonic()
             if self._session is None:
                 if self._given_up:
                     raise SparkUnavailable("Spark is not started: its node stops")
                 began = time.monotonic()
-                self._session = self._build()
+                self._session = self._start()
                 log.info("Spark has started in %.1f s", time.monotonic() - began)
         self._join(self._session.sparkContext)
         return self._session
+
+    def _start(self) -> SparkSession:
+        try:
+            session = self._build()
+        except Exception as error:
+            at = time.monotonic()
+            if self._ended_at is not None and at - self._ended_at > _GIVE_UP_S:
+                self._lost = SparkLost(
+                    f"Spark has ended, and could not be started again for {_GIVE_UP_S:.0f} s",
+                    detail=str(error),
+                    hint="Start the node again, by a supervisor that restarts it after a failure.",
+                )
+            raise
+        self._ended_at = self._lost = None
+        return session
+
+    def check(self) -> None:
+        """Raise SparkLost if Spark has ended and cannot be started again in this process."""
+        if self._lost is not None:
+            raise self._lost
 
     @property
     def sparkContext(self) -> SparkContext:
@@ -157,6 +185,17 @@ class Cluster:
     def newSession(self) -> SparkSession:
         """Return a session with settings and functions of its own (``Spark``)."""
         return self.session.newSession()
+
+    @property
+    def starved(self) -> bool:
+        """Return whether there are jobs and none of their tasks runs: no executor takes them."""
+        if (session := self._session) is None:
+            return False
+        with contextlib.suppress(*_GONE):
+            tracker = session.sparkContext.statusTracker()
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            return bool(stages) and not any(stage.numActiveTasks for stage in stages if stage)
+        return False
 
     def stop(self) -> None:
         """End the session if there is one, and let no other begin."""

@@ -26,7 +26,7 @@ from penstock.lakehouse.batches import slices
 from penstock.lakehouse.layouts import with_whole_variants
 from penstock.lakehouse.partition_values import PartitionValues
 from penstock.lakehouse.statistics import Collector
-from penstock.lakehouse.storage import Storage, resolve, storage_errors
+from penstock.lakehouse.storage import Storage, resolve, storage_call, storage_errors
 
 TARGET_FILE_BYTES: Final = 128 << 20
 ROW_GROUP_BYTES: Final = 32 << 20
@@ -236,7 +236,7 @@ class _OpenFile:
     def __post_init__(self) -> None:
         self._uri = f"{self.table_uri}/{self.path}"
         self._statistics = Collector(self.schema, self.indexed)
-        with storage_errors("create file", self._uri):
+        with storage_call("create file", self._uri):
             filesystem, where = resolve(self._uri)
             self._sink = filesystem.open_output_stream(where)
             self._writer = pq.ParquetWriter(
@@ -251,7 +251,7 @@ class _OpenFile:
     def write(self, rows: pa.Table) -> int:
         """Append a row group; return the bytes in the file so far."""
         self._statistics.add(rows)
-        with storage_errors("write file", self._uri):
+        with storage_call("write file", self._uri):
             self._writer.write_table(
                 with_whole_variants(rows), row_group_size=max(rows.num_rows, 1)
             )
@@ -259,7 +259,7 @@ class _OpenFile:
 
     def finish(self) -> WrittenFile:
         """Write the footer."""
-        with storage_errors("write file", self._uri):
+        with storage_call("write file", self._uri):
             self._writer.close()
             size = int(self._sink.tell())
             self._sink.close()

@@ -43,7 +43,7 @@ from penstock.lakehouse.storage import (
     Storage,
     fsync_folder,
     local_path,
-    storage_errors,
+    storage_call,
     write_temporary,
 )
 
@@ -81,7 +81,7 @@ class LocalLogStore:
         """
         _check_behind(self.storage, table_uri, version)
         path = Path(local_path(entry_uri(table_uri, version)))
-        with storage_errors("write file", str(path)):
+        with storage_call("write file", str(path)):
             temporary = write_temporary(path, _content(lines), fsync=self.storage.fsync)
             try:
                 os.link(temporary, path)
@@ -240,7 +240,7 @@ def check_conditional_puts(storage: Storage) -> None:
 
 def _put(uri: str, content: bytes) -> bool:
     """Put an object; return False if it exists already, or another put of it is under way."""
-    with storage_errors("write file", uri):
+    with storage_call("write file", uri):
         try:
             put_if_absent(uri, content)
         except FileExistsError:

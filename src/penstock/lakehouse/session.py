@@ -29,6 +29,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -141,11 +142,13 @@ def build_session(
     conf: Mapping[str, str],
     app_name: str = "penstock",
     warehouse: str = "",
+    log: Path | None = None,
 ) -> SparkSession:
     """Start a session, or return this process's session; check it in both cases.
 
     ``conf`` wins over all our settings. ``warehouse``: the warehouse's URI, which the session must
-    reach if it is in an object store. Raises ConfigurationError, SparkUnavailable.
+    reach if it is in an object store. ``log``: the file to which the JVM and its Python workers
+    write, instead of this process's output. Raises ConfigurationError, SparkUnavailable.
     """
     # let executors on this machine run the interpreter that has the node's packages
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -161,8 +164,8 @@ def build_session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _own_interrupt(), _safe_start():
-        session = _started(builder)
+    with _own_interrupt(), _safe_start(log):
+        session = _started(builder, log)
     check_session(session, warehouse)
     _look_classes_up(session._jvm)
     return session
@@ -174,7 +177,7 @@ def _look_classes_up(jvm: Any) -> None:
     vars(jvm).update({name: getattr(jvm, name) for name in _CLASSES_OF_A_JOB})
 
 
-def _started(builder: SparkSession.Builder) -> SparkSession:
+def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
     try:
         return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
@@ -182,7 +185,7 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
         words = str(error).strip().splitlines() or [type(error).__name__]
         raise SparkUnavailable(
             f"could not start Spark: {words[0]}",
-            hint="Look at [spark] in penstock.toml; Spark's own words are in the node's output.",
+            hint=f"Look at [spark] in penstock.toml; Spark's own words are in {log or 'the output'}.",
         ) from error
 
 
@@ -206,14 +209,14 @@ def _own_interrupt() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _safe_start() -> Iterator[None]:
+def _safe_start(log: Path | None) -> Iterator[None]:
     """Start the JVM without Python code between fork and exec, unlike PySpark, which runs one line.
 
     Before that line the child would free other threads' objects. DuckDB's connections then wait for
     threads that do not exist in the child, and the child crashes silently.
     """
     module: Any = java_gateway
-    before, module.Popen = module.Popen, _start_jvm
+    before, module.Popen = module.Popen, partial(_start_jvm, log)
     try:
         yield
     finally:
@@ -221,12 +224,20 @@ def _safe_start() -> Iterator[None]:
         _starting.clear()
 
 
-def _start_jvm(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+def _start_jvm(log: Path | None, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
     del options["preexec_fn"]  # ignores SIGINT, as ``sh`` does here: Ctrl-C is for the node
     ignoring = ["sh", "-c", 'trap "" INT; exec "$0" "$@"']
-    process = subprocess.Popen([*ignoring, *command], **options)
+    with contextlib.ExitStack() as stack:
+        if log is not None:
+            sink = stack.enter_context(log.open("ab", opener=_private))
+            options |= {"stdout": sink, "stderr": sink}
+        process = subprocess.Popen([*ignoring, *command], **options)
     _starting.append(process)
     return process
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # errors may show rows
 
 
 _starting: Final[list[subprocess.Popen[bytes]]] = []

@@ -27,7 +27,7 @@ from penstock.lakehouse import deletion_vectors, statistics
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.log import LogListing, list_log, read_entry
-from penstock.lakehouse.storage import Storage, is_local, resolve, storage_errors
+from penstock.lakehouse.storage import Storage, is_local, resolve, storage_call, storage_errors
 from penstock.lakehouse.table_layout import TableLayout, layout_of
 
 log = logging.getLogger(__name__)
@@ -242,7 +242,7 @@ def _read_all(version: int, parts: tuple[str, ...]) -> TableState:
 
 
 def _checkpoint_actions(uri: str) -> list[dict[str, Any]]:
-    with storage_errors("read file", uri):
+    with storage_call("read file", uri):
         filesystem, path = resolve(uri)
         with filesystem.open_input_file(path) as source:
             if uri.endswith(".json"):

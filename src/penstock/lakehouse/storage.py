@@ -26,6 +26,7 @@ from pyarrow import fs
 
 from penstock.errors import StorageError
 from penstock.lakehouse import object_store
+from penstock.wait_event import WaitEventType, waiting
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class Storage:
 
     def write(self, uri: str, content: bytes) -> None:
         """Write a file, atomically replacing a file of that name; durable on return."""
-        with storage_errors("write file", uri):
+        with storage_call("write file", uri):
             if is_local(uri):
                 self._write_local(Path(local_path(uri)), content)
             else:
@@ -138,7 +139,7 @@ class Storage:
         """Read a file or a range of it. Raises StorageError (58P01 if it does not exist)."""
         if uri in self.held:
             return self.held[uri][offset : None if length is None else offset + length]
-        with storage_errors("read file", uri):
+        with storage_call("read file", uri):
             filesystem, path = resolve(uri)
             with filesystem.open_input_file(path) as source:
                 if length is None and offset == 0:
@@ -157,7 +158,7 @@ class Storage:
 
     def list(self, folder: str) -> list[fs.FileInfo]:
         """Return the files directly in a folder; none if it does not exist."""
-        with storage_errors("read directory", folder):
+        with storage_call("read directory", folder):
             filesystem, path = resolve(folder)
             return list(filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)))
 
@@ -165,7 +166,7 @@ class Storage:
         """Return whether there is a file or folder of that name."""
         if any(held == uri or held.startswith(f"{uri}/") for held in self.held):
             return True
-        with storage_errors("stat file", uri):
+        with storage_call("stat file", uri):
             filesystem, path = resolve(uri)
             return bool(filesystem.get_file_info(path).type != fs.FileType.NotFound)
 
@@ -319,6 +320,14 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         raise StorageError(
             f'could not {action} "{uri}": {reason}', hint=hint, sqlstate=sqlstate
         ) from cause
+
+
+@contextlib.contextmanager
+def storage_call(action: str, uri: str) -> Iterator[None]:
+    """Handle errors as ``storage_errors``, and wait for storage as long as the block runs. For
+    blocks that do nothing else."""
+    with storage_errors(action, uri), waiting(WaitEventType.STORAGE, f'{action} "{uri}"'):
+        yield
 
 
 def _message(error: Exception) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
@@ -61,10 +61,12 @@ class LockFile:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The process that runs a node. ``hears_sighup``: SIGHUP does not end it."""
+    """The process that runs a node. ``hears_sighup``: SIGHUP does not end it. ``since``: the time
+    of its start, in seconds since 1970."""
 
     pid: int
     hears_sighup: bool
+    since: float = field(default=0.0, compare=False)
 
 
 def running_process(folder: Path) -> Running | None:
@@ -75,7 +77,8 @@ def running_process(folder: Path) -> Running | None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
                 pid, *more = file.read().splitlines() or [""]
-                return Running(int(pid), _HEARS_SIGHUP in more) if pid else None
+                since = os.fstat(file.fileno()).st_mtime
+                return Running(int(pid), _HEARS_SIGHUP in more, since) if pid else None
     except FileNotFoundError:
         pass
     return None

@@ -14,21 +14,30 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import psycopg
-from psycopg import conninfo as libpq_conninfo
+from typing import Final, Literal
 
 from penstock.artifacts import java_executable
-from penstock.errors import ConfigurationError
+from penstock.errors import (
+    ConfigurationError,
+    NotInPrerequisiteState,
+    PenstockError,
+    SqlSyntaxError,
+)
+from penstock.identifiers import quoted
 from penstock.lakehouse import jars
+from penstock.walreceiver.connection import Connection
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.publisher import Publisher
 
 Status = Literal["ok", "warn", "fail"]
 
-_CONNECT_SECONDS = "10"
+_APPLICATION_NAME: Final = "penstock doctor"
+_SLOT_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -42,10 +51,11 @@ class Finding:
     remedy: str = ""
 
 
-def check(conninfo: str | None = None) -> list[Finding]:
-    """Return findings about this machine, and about the publisher if ``conninfo`` is given."""
+def check(conninfo: str | None = None, publications: Sequence[str] = ()) -> list[Finding]:
+    """Return findings about this machine, and about the publisher if ``conninfo`` is given. Tables
+    of ``publications`` are read."""
     found = [_platform(), _python(), _java(), _pyspark(), _delta(), *_packages(), _clients()]
-    return found + (_publisher(conninfo) if conninfo else [])
+    return found + (_publisher(conninfo, publications) if conninfo else [])
 
 
 def require(findings: Sequence[Finding] | None = None) -> None:
@@ -189,25 +199,90 @@ def _clients() -> Finding:
     return Finding("psql", f"{named[0] if named else 'unknown'} ({psql})", "optional", "ok")
 
 
-def _publisher(conninfo: str) -> list[Finding]:
-    wanted = PUBLISHER
+def _publisher(conninfo: str, publications: Sequence[str]) -> list[Finding]:
+    wanted = PUBLISHER.text()
     try:
-        # libpq's own error for a malformed string would show parts of the string, even passwords.
-        libpq_conninfo.conninfo_to_dict(conninfo)
-    except psycopg.ProgrammingError:
+        parsed = ConnInfo.parse(conninfo)
+    except SqlSyntaxError:  # the error may show parts of the string, even passwords
         remedy = "Write it as libpq does: 'host=... port=... dbname=... user=...' or a URI."
-        return [Finding("publisher", "not a connection string", wanted.text(), "fail", remedy)]
-    options = libpq_conninfo.make_conninfo(conninfo, connect_timeout=_CONNECT_SECONDS)
+        return [Finding("publisher", "not a connection string", wanted, "fail", remedy)]
     try:
-        with psycopg.connect(options, autocommit=True) as connection:
-            return _ask_publisher(connection)
-    except psycopg.OperationalError as error:
-        complaint = " ".join(str(error).split())
-        return [Finding("publisher", "no connection", wanted.text(), "fail", complaint)]
+        with Connection.connect(parsed, _APPLICATION_NAME, replication=False) as connection:
+            found = _ask_publisher(connection)
+    except PenstockError as error:
+        return [Finding("publisher", "no connection", wanted, "fail", _told(error))]
+    return found + _as_subscription(parsed, publications)
 
 
-def _ask_publisher(connection: psycopg.Connection[tuple[object, ...]]) -> list[Finding]:
-    number = connection.info.server_version
+def _told(error: PenstockError) -> str:
+    return " ".join(part for part in (error.message, error.detail, error.hint) if part)
+
+
+def _as_subscription(conninfo: ConnInfo, publications: Sequence[str]) -> list[Finding]:
+    """Do what CREATE SUBSCRIPTION and its copies will do: open a walsender, make a slot, which ends
+    with the session, and read a row of each table."""
+    try:
+        publisher = Publisher.connect(conninfo, _APPLICATION_NAME)
+    except PenstockError as error:
+        return [Finding("publisher replication", "refused", "connected", "fail", _told(error))]
+    with publisher:
+        found = [Finding("publisher replication", "connected", "connected", "ok")]
+        if publications:
+            found += _read_tables(publisher, publications)
+        return [*found, _make_slot(publisher)]
+
+
+def _read_tables(publisher: Publisher, publications: Sequence[str]) -> list[Finding]:
+    try:
+        missing = publisher.missing_publications(publications)
+        tables = publisher.tables(publications)
+    except PenstockError as error:
+        return [Finding("publisher tables", "unknown", "readable", "fail", _told(error))]
+    found = []
+    if missing:
+        remedy = "On the publisher: CREATE PUBLICATION."
+        names = ", ".join(missing)
+        found.append(Finding("publication", f"missing: {names}", "there", "fail", remedy))
+    for schema, table in tables:
+        try:
+            info = publisher.table_info(publications, schema, table)
+            columns = ", ".join(quoted(each.name) for each in info.relation.attributes)
+            name = f"{quoted(schema)}.{quoted(table)}"
+            publisher.connection.query(f"SELECT {columns} FROM {name} LIMIT 1")
+        except PenstockError as error:
+            name = f"table {schema}.{table}"
+            found.append(Finding(name, "not readable", "readable", "fail", _told(error)))
+            if not publisher.connection.is_open:
+                break
+    if not found:
+        status: Status = "ok" if tables else "warn"
+        remedy = "" if tables else "On the publisher: ALTER PUBLICATION ... ADD TABLE."
+        found.append(
+            Finding("publisher tables", f"{len(tables)} readable", "readable", status, remedy)
+        )
+    return found
+
+
+def _make_slot(publisher: Publisher) -> Finding:
+    until = time.monotonic() + _SLOT_SECONDS
+
+    def give_up() -> None:
+        if time.monotonic() > until:
+            raise NotInPrerequisiteState(
+                f"the publisher has not made a slot within {_SLOT_SECONDS:.0f} s",
+                hint="It waits for the end of transactions that write: see pg_stat_activity there.",
+            )
+
+    publisher.connection.interrupt = give_up
+    try:
+        publisher.create_slot(f"penstock_doctor_{uuid.uuid4().hex[:12]}", temporary=True)
+    except PenstockError as error:
+        return Finding("publisher slot", "not made", "can be made", "fail", _told(error))
+    return Finding("publisher slot", "can be made", "can be made", "ok")
+
+
+def _ask_publisher(connection: Connection) -> list[Finding]:
+    number = connection.server_version
     version = (number // 10000, number % 10000)
     found = [
         _compare(
@@ -218,22 +293,22 @@ def _ask_publisher(connection: psycopg.Connection[tuple[object, ...]]) -> list[F
             "Upgrade the publisher to PostgreSQL 14 or newer.",
         )
     ]
-    row = connection.execute(
+    rows = connection.query(
         "SELECT current_setting('wal_level'), rolreplication OR rolsuper,"
         " current_setting('max_replication_slots')::int"
         " - (SELECT count(*) FROM pg_catalog.pg_replication_slots)"
         " FROM pg_catalog.pg_roles WHERE rolname = current_user"
-    ).fetchone()
-    wal_level, replication, free_slots = row or ("unknown", False, 0)
+    )
+    wal_level, replication, free_slots = rows[0] if rows else ("unknown", "f", "0")
     remedy = "On the publisher: ALTER SYSTEM SET wal_level = logical; then restart it."
     status: Status = "ok" if wal_level == "logical" else "fail"
     found.append(_setting("publisher wal_level", str(wal_level), "logical", status, remedy))
     # Managed services grant replication through roles of their own, so this is only a warning.
-    status = "ok" if replication else "warn"
+    status = "ok" if replication == "t" else "warn"
     remedy = "On the publisher: ALTER ROLE ... REPLICATION (or the service's replication role)."
-    text = "REPLICATION" if replication else "no REPLICATION attribute"
+    text = "REPLICATION" if replication == "t" else "no REPLICATION attribute"
     found.append(_setting("publisher role", text, "REPLICATION", status, remedy))
-    status = "ok" if isinstance(free_slots, int) and free_slots > 0 else "warn"
+    status = "ok" if int(free_slots or 0) > 0 else "warn"
     remedy = "On the publisher: raise max_replication_slots, or drop slots that nobody uses."
     found.append(_setting("publisher slots", f"{free_slots} free", ">= 1 free", status, remedy))
     return found

@@ -240,7 +240,11 @@ class Node:
         doctor.require()
         spark, uri = self.parameters.spark, self._warehouse_uri()
         return build_session(
-            master=spark.master, driver_memory=spark.driver_memory, conf=spark.conf, warehouse=uri
+            master=spark.master,
+            driver_memory=spark.driver_memory,
+            conf=spark.conf,
+            warehouse=uri,
+            log=self.folder / "spark.log",
         )
 
     def _check_spark(self) -> None:
@@ -265,6 +269,9 @@ class Node:
         with contextlib.ExitStack() as undo:
             undo.callback(self._forget_running)
             self._catalog.node_lock.take()
+            before = self._catalog.upgrade()
+            if before is not None:
+                log.info("the state store has been upgraded; a copy from before is %s", before)
             self._check_spark()
             self._warehouse = self._make_warehouse()
             take_warehouse(self._catalog, self._warehouse)
@@ -343,10 +350,15 @@ class Node:
     # Waiting
 
     def wait_until(self, stop: threading.Event) -> None:
-        """Run until ``stop`` is set. Raises the error that ended the launcher, if one did."""
+        """Run until ``stop`` is set. Raises the error that ended the launcher, if one did;
+        SparkLost."""
         while not stop.wait(_POLL):
-            if self._running is not None:
-                self._running.check()
+            self._check_running()
+
+    def _check_running(self) -> None:
+        if self._running is not None:
+            self._running.check()
+            self._cluster.check()
 
     def wait_for(
         self, lsn: Lsn | str, *, subscription: str | None = None, timeout: float = 60.0
@@ -378,8 +390,7 @@ class Node:
         return wait_for_all(self, wanted, timeout, stop)
 
     def _raise_if_stopped(self, name: str) -> None:
-        if self._running is not None:
-            self._running.check()
+        self._check_running()
         check_not_stopped(self.status(), name)
 
     # Reading
@@ -462,9 +473,10 @@ class Node:
         If the node does not run and ``patience`` is above 0, this call asks the publishers, which
         have that many seconds to answer.
         """
-        running = self.running
-        asked = () if running or not patience else self._catalog.subscriptions()
-        return read_status(self._catalog, running=running, told=ask_all(asked, patience))
+        process = running_process(self.folder)
+        asked = () if process or not patience else self._catalog.subscriptions()
+        told = ask_all(asked, patience)
+        return read_status(self._catalog, process=process, told=told)
 
     def _report(self) -> NodeReport:
         return node_report(self._catalog, self.status(), self.serving)

@@ -9,16 +9,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog.catalog import Catalog
-from penstock.catalog.pg_stat_subscription import SubscriptionStatistics, TableStatistics
+from penstock.catalog.pg_stat_subscription import (
+    AT_WORK,
+    SubscriptionStatistics,
+    TableStatistics,
+)
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PenstockError
 from penstock.lsn import INVALID, Lsn
 from penstock.subscription.worker import ApplyWorker
+from penstock.wait_event import Wait, WaitEventType, longest_wait
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
 from penstock.walreceiver.slots import MISSING, RemoteSlot
@@ -134,11 +139,20 @@ def ask_all(
 NO_WORKER: Final = "stopped"
 
 
+_LONG_WAIT: Final = 6.0
+"""Seconds after which a wait for something outside the node counts as an obstacle."""
+
+_STARVED: Final = "Spark has no executor that runs its tasks"
+
+
 class Reports:
     """The writer of reports, one round after the other."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, starved: Callable[[], bool]) -> None:
+        """``starved``: no task of Spark's jobs runs."""
         self._catalog = catalog
+        self._starved = starved
+        self._starved_since: float | None = None
         self._before: dict[int, SubscriptionStatistics] = {}
         self._rows: dict[int, tuple[float, int]] = {}
         self._slots = SlotWatch()
@@ -151,7 +165,10 @@ class Reports:
                 self._before = self._catalog.statistics.all()
                 self._known = True
             subscriptions = self._catalog.subscriptions()
-            reports = {s.oid: self._statistics(s, workers.get(s.oid)) for s in subscriptions}
+            obstacle = self._find_obstacle()
+            reports = {
+                s.oid: self._statistics(s, workers.get(s.oid), obstacle) for s in subscriptions
+            }
             self._catalog.statistics.report(reports.values())
             if self._before.keys() - reports.keys():
                 self._catalog.statistics.keep_only(reports)
@@ -159,8 +176,20 @@ class Reports:
         except Exception as error:
             log.warning("could not write statistics: %s", error)
 
+    def _find_obstacle(self) -> Wait | None:
+        """Return what this process has been waiting for for long, if anything."""
+        now = time.time()
+        spark = longest_wait(WaitEventType.SPARK)
+        starved = spark is not None and now - spark.since > 1.0 and self._starved()
+        self._starved_since = (self._starved_since or now) if starved else None
+        found = [longest_wait(WaitEventType.STORAGE)]
+        if self._starved_since is not None:
+            found.append(Wait(WaitEventType.SPARK, _STARVED, self._starved_since))
+        long = [wait for wait in found if wait is not None and now - wait.since > _LONG_WAIT]
+        return min(long, key=lambda wait: wait.since, default=None)
+
     def _statistics(
-        self, subscription: Subscription, worker: ApplyWorker | None
+        self, subscription: Subscription, worker: ApplyWorker | None, obstacle: Wait | None
     ) -> SubscriptionStatistics:
         oid, now = subscription.oid, time.time()
         before = self._before.get(oid) or nothing_known(oid)
@@ -175,6 +204,8 @@ class Reports:
         numbers = carried_on(before, worker.status.snapshot())
         rate = self._rate(oid, numbers.rows_applied)
         numbers = replace(numbers, pid=worker.pid, updated_at=now, rows_per_second=rate)
+        if obstacle is not None and _stands(numbers, worker.status.changed_at, now):
+            numbers = replace(numbers, wait_event=obstacle.event, wait_since=obstacle.since)
         return with_told(numbers, told)
 
     def _rate(self, oid: int, rows: int) -> float:
@@ -182,6 +213,13 @@ class Reports:
         before, rows_before = self._rows.get(oid, (at, rows))
         self._rows[oid] = (at, rows)
         return max(0.0, (rows - rows_before) / max(0.001, at - before))
+
+
+def _stands(numbers: SubscriptionStatistics, changed_at: float, now: float) -> bool:
+    """Tell whether changes have been waiting for long, and no cut has come meanwhile."""
+    if numbers.state not in AT_WORK:
+        return False
+    return numbers.waiting and now - max(numbers.cut_time or 0.0, changed_at) > _LONG_WAIT
 
 
 def nothing_known(oid: int) -> SubscriptionStatistics:

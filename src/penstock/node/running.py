@@ -24,7 +24,7 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRe
 from penstock.commands.scope import CommandScope
 from penstock.commands.subscriptioncmds import alter_refresh, refresh_tables
 from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError, UndefinedObject
-from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import LiveParameters, Parameters
@@ -129,7 +129,7 @@ class RunningNode:
         self,
         folder: Path,
         parameters: LiveParameters,
-        spark: Spark,
+        spark: Cluster,
         warehouse: Warehouse,
         catalog: Catalog,
         sessions: Sessions,
@@ -157,7 +157,7 @@ class RunningNode:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
         self._reporter = threading.Thread(target=self._report_all, name="stats", daemon=True)
-        self._reports = Reports(catalog)
+        self._reports = Reports(catalog, lambda: spark.starved)
         self._proof = StandingProof(
             catalog,
             warehouse,

@@ -8,18 +8,20 @@ that are true now, and their JSON form; unknown values are None.
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.pg_stat_subscription import (
-    STREAMING,
+    AT_WORK,
     SubscriptionCounts,
     SubscriptionStatistics,
     TableStatistics,
@@ -33,6 +35,7 @@ from penstock.catalog.pg_subscription_rel import (
 from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lakehouse.cuts import Cut
 from penstock.lsn import Lsn
+from penstock.node.claims import Running
 from penstock.node.reports import NO_WORKER, PublisherAnswer, nothing_known, with_told
 from penstock.walreceiver.slots import LOST, MISSING
 
@@ -136,9 +139,10 @@ class Health(IntEnum):
     NOT_RUNNING = 3
     NEEDS_A_PERSON = 4
     TRIES_AGAIN = 5
+    NOT_RESPONDING = 6
 
 
-_AT_WORK: Final = (STREAMING, "copying")
+_NOT_RESPONDING: Final = "not responding"
 SLOT_GONE: Final = (LOST, MISSING)
 
 
@@ -150,7 +154,9 @@ def health(subscriptions: Iterable[SubscriptionStatus], *, running: bool) -> Hea
         return Health.NEEDS_A_PERSON
     if not running:
         return Health.NOT_RUNNING
-    follows = all(s.state in _AT_WORK and s.error is None for s in enabled)
+    if any(s.state == _NOT_RESPONDING for s in enabled):
+        return Health.NOT_RESPONDING
+    follows = all(s.state in AT_WORK and s.error is None for s in enabled)
     return Health.FOLLOWS if follows else Health.TRIES_AGAIN
 
 
@@ -170,6 +176,8 @@ _NOT_IN_JSON: Final = frozenset(
         "copy_snapshot_at",
         "copy_snapshot_xmin",
         "copy_retained_bytes",
+        "wait_event",
+        "wait_since",
         "counts",
     )
 )
@@ -198,10 +206,13 @@ def as_json(subscriptions: Sequence[SubscriptionStatus]) -> list[dict[str, Any]]
 
 
 def read_status(
-    catalog: Catalog, *, running: bool, told: Mapping[int, PublisherAnswer] = MappingProxyType({})
+    catalog: Catalog,
+    *,
+    process: Running | None,
+    told: Mapping[int, PublisherAnswer] = MappingProxyType({}),
 ) -> list[SubscriptionStatus]:
-    """Return every subscription in the order of creation. ``running``: a process runs the node.
-    ``told``: recent answers of publishers, by the subscription's oid."""
+    """Return every subscription in the order of creation. ``process``: the process that runs
+    the node. ``told``: recent answers of publishers, by the subscription's oid."""
     with catalog.read() as transaction:
         subscriptions = transaction.subscriptions.all()
         rels = transaction.relations.all()
@@ -213,7 +224,8 @@ def read_status(
             [r for r in rels if r.subid == s.oid],
             _numbers(numbers.get(s.oid) or nothing_known(s.oid), told.get(s.oid)),
             counts.get(s.oid) or SubscriptionCounts(),
-            running,
+            process,
+            catalog.statistics.folder,
             verified,
         )
         for s in subscriptions
@@ -233,15 +245,19 @@ def _status(
     rels: Sequence[SubscriptionRel],
     now: SubscriptionStatistics,
     counts: SubscriptionCounts,
-    running: bool,
+    process: Running | None,
+    folder: Path | None,
     verified: Mapping[str, TableVerification],
 ) -> SubscriptionStatus:
     at = time.time()
+    state = _state(subscription, now, process, at)
     tables = {table.name: table for table in now.tables}
     retained, wal_status = now.slot(at)
     values = _fields(now) | _recorded(subscription.error)
-    values["state"] = _state(subscription, now, running)
-    values["rows_per_second"] = now.rows_per_second if running and now.reported(at) else 0.0
+    values["state"] = state
+    values["rows_per_second"] = now.rows_per_second if process and now.reported(at) else 0.0
+    if process is not None and state == _NOT_RESPONDING:
+        values |= _cause(now, process, folder, at)
     values["wal_status"] = wal_status
     values["tables"] = tuple(
         _table(
@@ -258,7 +274,7 @@ def _status(
         enabled=subscription.enabled,
         publications=subscription.publications,
         slot_name=subscription.slot_name,
-        lag_bytes=now.lag_bytes_at(at),
+        lag_bytes=None if process and not now.reported(at) else now.lag_bytes_at(at),
         lag_seconds=now.lag_seconds_at(at),
         cut_age_seconds=_age(now.cut_time, at),
         publisher_age_seconds=_age(now.publisher_at, at),
@@ -278,15 +294,56 @@ def _age(since: float | None, now: float) -> float | None:
     return None if since is None else max(0.0, now - since)
 
 
-def _state(subscription: Subscription, numbers: SubscriptionStatistics, running: bool) -> str:
+def _state(
+    subscription: Subscription, numbers: SubscriptionStatistics, process: Running | None, at: float
+) -> str:
     if subscription.stopped:
         return "stopped"
     if not subscription.enabled:
         return "disabled"
-    if not running:
+    if process is None:
         return "not running"
-    # A worker's last report outlives it: NO_WORKER means that the next one has not reported yet.
-    return numbers.state if numbers.state != NO_WORKER else "starting"
+    # Reports of an earlier process or worker stay until the next one has reported.
+    earlier = (numbers.updated_at or 0.0) < process.since
+    if not numbers.reported(at) and (not earlier or at - process.since > _STARTS_IN):
+        return _NOT_RESPONDING
+    if earlier or numbers.state == NO_WORKER:
+        return "starting"
+    return numbers.state if numbers.wait_event is None else _NOT_RESPONDING
+
+
+_STARTS_IN: Final = 60.0
+"""Seconds that a process has until its first report: it may have to fetch Spark's packages."""
+_FULL: Final = 1 << 20
+"""A disk with fewer free bytes counts as full, if the node's reports do not come."""
+
+
+def _cause(
+    numbers: SubscriptionStatistics, process: Running, folder: Path | None, at: float
+) -> dict[str, str | None]:
+    """Return why a running process does not respond, as fields that replace the last error."""
+    if numbers.reported(at):
+        message = f"waiting for {at - (numbers.wait_since or at):.0f} s: {numbers.wait_event}"
+        hint = "Look at what it waits for; the subscription goes on by itself when that answers."
+    elif _is_suspended(process.pid):
+        message = f"the process {process.pid} is suspended"
+        hint = f"Let it go on: kill -CONT {process.pid}"
+    elif folder is not None and shutil.disk_usage(folder).free < _FULL:
+        message = f'could not write to "{folder}": No space left on device'
+        hint = "Free disk space; the node goes on by itself."
+    else:
+        silent = at - max(numbers.updated_at or 0.0, process.since)
+        message = f"the process {process.pid} has not reported for {silent:.0f} s"
+        hint = "Look at its log and at the state store. If it hangs, end it and start it again."
+    return {"error": message, "error_detail": None, "error_hint": hint}
+
+
+def _is_suspended(process: int) -> bool:
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text("ascii", "replace").rpartition(")")[2]
+    except OSError:  # it has ended, or this is no Linux
+        return False
+    return fields.split()[0] in ("T", "t")
 
 
 def _table(

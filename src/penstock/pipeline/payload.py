@@ -23,7 +23,7 @@ from penstock.lakehouse.storage import (
     local_path,
     make_folder,
     resolve,
-    storage_errors,
+    storage_call,
 )
 
 INLINE_BYTES: Final = 1 << 20
@@ -43,7 +43,7 @@ class Payload:
         if self.stream is not None:
             return pa.ipc.open_stream(self.stream).read_all()
         uri = self.uri or ""
-        with storage_errors("read file", uri):
+        with storage_call("read file", uri):
             if is_local(uri):
                 return pa.ipc.open_file(pa.memory_map(local_path(uri))).read_all()
             filesystem, path = resolve(uri)
@@ -70,7 +70,7 @@ class Payloads:
             make_folder(self._folder)
         uri = f"{self._folder}/{uuid.uuid4()}.arrow"
         self._uris.append(uri)
-        with storage_errors("write file", uri):
+        with storage_call("write file", uri):
             filesystem, path = resolve(uri)
             with (
                 filesystem.open_output_stream(path) as file,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.catalog import LakeTable, SubscriptionCounts
+from penstock.catalog.pg_stat_subscription import COPYING
 from penstock.catalog.pg_subscription import DroppedSubscription, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter
@@ -312,7 +313,7 @@ class ApplyWorker:
                 log.info("%s", text_of(error))
         else:
             # No stream yet: changes before the first copy's consistent point would be discarded.
-            self.status.state = "copying"
+            self.status.state = COPYING
             while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
 

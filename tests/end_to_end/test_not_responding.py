@@ -1,0 +1,140 @@
+"""What status tells while the node or what it needs does not respond: within ten seconds, why."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+from typer.testing import CliRunner
+
+from end_to_end.standalone_cluster import StandaloneCluster
+from faults.heavy import part_of_make_faults
+from faults.node_process import NodeProcess
+from fix_object_store import ObjectStore
+from fix_postgres import Database
+from fix_proxy import Proxy
+from penstock.cli.main import app
+from penstock.node.status import Health
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+_SETUP: Final = "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t"
+_WITHIN: Final = 15.0
+"""Seconds: ten, and what a status takes on a busy machine."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    with contextlib.closing(NodeProcess(tmp_path / "node")) as node:
+        yield node
+
+
+def status(node: NodeProcess) -> tuple[int, Any]:
+    """Exit status and the subscription, as ``penstock status`` tells scripts."""
+    done = CliRunner().invoke(app, ["status", "-D", str(node.folder), "--json"])
+    (told,) = json.loads(done.stdout)
+    return done.exit_code, told
+
+
+def streams(node: NodeProcess) -> None:
+    node.wait_for(
+        "a stream", lambda: status(node)[0] == 0 and status(node)[1]["state"] == "streaming"
+    )
+
+
+def told(node: NodeProcess, cause: str) -> Any:
+    """Wait until the status says that the node does not respond, and why."""
+    began = time.monotonic()
+
+    def is_told() -> bool:
+        code, found = status(node)
+        return code == Health.NOT_RESPONDING and cause in str(found["error"])
+
+    node.wait_for(cause, is_told, 60)
+    assert time.monotonic() - began < _WITHIN
+    _, found = status(node)
+    assert found["state"] == "not responding"
+    assert found["error_hint"]
+    return found
+
+
+def subscribe(node: NodeProcess, database: Database) -> None:
+    database.execute(_SETUP)
+    node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
+    node.start()
+    streams(node)
+
+
+def test_a_suspended_process(node: NodeProcess, database: Database) -> None:
+    node.init()
+    subscribe(node, database)
+    assert node.pid is not None
+    os.killpg(node.pid, signal.SIGSTOP)
+    found = told(node, f"process {node.pid} is suspended")
+    assert f"kill -CONT {node.pid}" in found["error_hint"]
+    assert (found["lag_bytes"], found["rows_per_second"]) == (None, 0.0)
+    node.go_on()
+    streams(node)
+
+
+def test_a_full_disk_under_the_state_store(
+    tmp_path: Path, small_disk: Path, database: Database
+) -> None:
+    with contextlib.closing(NodeProcess(small_disk / "node")) as node:
+        node.warehouse_uri = str(tmp_path / "warehouse")
+        node.init()
+        subscribe(node, database)
+        ballast = (small_disk / "ballast").open("wb", buffering=0)
+        with contextlib.closing(ballast), contextlib.suppress(OSError):
+            while True:
+                ballast.write(bytes(4096))
+        database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 1000) i")
+        told(node, "No space left on device")
+        (small_disk / "ballast").unlink()
+        streams(node)
+
+
+@part_of_make_faults
+def test_an_object_store_that_stalls(
+    node: NodeProcess,
+    database: Database,
+    s3: ObjectStore,
+    make_proxy: Callable[[int], Proxy],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket = s3.bucket()
+    proxy = make_proxy(urlsplit(s3.endpoint).port or 0)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+    node.warehouse_uri = f"s3://{bucket}/lake"
+    node.init()
+    subscribe(node, database)
+    database.execute("INSERT INTO t VALUES (1, 'a')")
+    streams(node)
+    proxy.stall()
+    database.execute("INSERT INTO t SELECT i, 'b' FROM generate_series(2, 1000) i")
+    told(node, f"s3://{bucket}/lake")
+    proxy.resume()
+    proxy.cut()
+    streams(node)
+
+
+@part_of_make_faults
+def test_a_cluster_without_workers(node: NodeProcess, database: Database, tmp_path: Path) -> None:
+    database.execute(_SETUP)
+    database.execute("INSERT INTO t SELECT i, repeat('v', 1000) FROM generate_series(1, 12000) i")
+    with StandaloneCluster(tmp_path) as cluster:
+        node.init(master=cluster.url, executor_memory="512m")
+        node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
+        node.start()
+        node.wait_for("a copy", lambda: status(node)[1]["state"] in ("copying", "not responding"))
+        told(node, "no executor")
+        cluster.start_worker()
+        streams(node)
