@@ -185,7 +185,7 @@ def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
         words = str(error).strip().splitlines() or [type(error).__name__]
         raise SparkUnavailable(
             f"could not start Spark: {words[0]}",
-            hint=f"Look at [spark] in penstock.toml; Spark's own words are in {log or 'the output'}.",
+            hint=f"Look at [spark] in penstock.toml, and at {log or 'the output'}.",
         ) from error
 
 
