@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from processes import below
+
 _MIB: Final = 1 << 20
 _WORKERS: Final = {b"pyspark.daemon", b"penstock.pipeline.worker_daemon"}
 """Modules of which Spark's Python workers are forks."""
@@ -37,7 +39,7 @@ class Usage:
 
 def usages(root: int, left_out: int | None = None) -> Iterator[Usage]:
     """Of ``root`` and all below it, but not of ``left_out`` and of servers."""
-    for process in _below(root):
+    for process in below(root):
         if process == left_out:
             continue
         # It may end at any moment.
@@ -78,7 +80,7 @@ def cpu_by_process(root: int, left_out: int | None = None) -> dict[int, float]:
 def server_cpu_seconds(server: int) -> float:
     """Of a server of PostgreSQL with its backends."""
     total = 0.0
-    for process in _below(server):
+    for process in below(server):
         with contextlib.suppress(OSError, ValueError, IndexError):
             total += _cpu(process)
     return total
@@ -88,14 +90,3 @@ def _cpu(process: int, *, children: bool = True) -> float:
     # The name, in parentheses, may have blanks. utime, stime, cutime, cstime are 14 to 17.
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return sum(int(value) for value in fields[11 : 15 if children else 13]) / _TICKS
-
-
-def _below(root: int) -> Iterator[int]:
-    yield root
-    children: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{root}/task").iterdir():
-            with contextlib.suppress(OSError):  # a thread may end at any moment
-                children += map(int, (thread / "children").read_text().split())
-    for child in children:
-        yield from _below(child)

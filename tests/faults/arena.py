@@ -201,6 +201,26 @@ class Arena:
         self.proxy.resume()
         self.catch_up()
 
+    def kill_of_spark(self, word: bytes) -> None:
+        """SIGKILL to processes of Spark, of which a word stands in the command line: while a table
+        is copied, and twice while Spark applies batches. The node goes on by itself."""
+        if self.node.running:
+            self.node.kill9()
+        self.draw_limits(master="local[5]")
+        self.node.start()
+        self.new_cut()
+        before = self.proxy.connections
+        name = self.let_a_table_join()
+        self._copying(name, before)
+        self.node.kill_below(word)
+        self.joined(name)
+        for _ in range(2):
+            self.new_cut()
+            self.pause(1.0)
+            self.node.kill_below(word)
+            self.catch_up()
+        self.kills += 3
+
     def finish(self) -> list[Difference]:
         """Stop the bank, wait for the last transaction, compare all tables, stop the node."""
         self.bank.stop()
@@ -230,7 +250,7 @@ class Arena:
             self.draw_limits()
             self.node.start()
 
-    def draw_limits(self) -> None:
+    def draw_limits(self, master: str = "") -> None:
         """Limits of a batch, other ones at each start: batches that come again end elsewhere."""
         limits = {
             "apply_batch_delay": self.rng.choice(("50ms", "300ms", "1s")),
@@ -239,7 +259,7 @@ class Arena:
             "backlog_copy_threshold": self.rng.choice(("16kB", "64MB")),
         }
         # With few cores, the node applies batches itself; with more, Spark does.
-        master = self.rng.choice(("local[2]", "local[5]"))
+        master = master or self.rng.choice(("local[2]", "local[5]"))
         self.node.configure({**NODE, **limits}, master=master)
 
     def end_somewhere(self) -> None:

@@ -40,6 +40,14 @@ KINDS: Final[Mapping[str, Callable[[Arena], None]]] = {
     "failover": following.fail_over,
 }
 
+OF_SPARK: Final[Mapping[str, Callable[[Arena], None]]] = {
+    "SIGKILL of the JVM": lambda arena: arena.kill_of_spark(b"java"),
+    "SIGKILL of Python workers": lambda arena: arena.kill_of_spark(
+        b"penstock.pipeline.worker_daemon"
+    ),
+}
+"""Each kills three times: in a copy, and twice in batches."""
+
 SHORT: Final = (
     f"SIGKILL {failpoint.INSIDE_COPY}",
     f"SIGKILL {failpoint.BETWEEN_COMMITS}",

@@ -7,6 +7,7 @@ two seconds of the processor to start, and whoever waits for a state asks many t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from penstock import embedded
 from penstock.cli.main import app
 from penstock.embedded import CommandFailed, wait_until
 from penstock.node.status import Health
+from processes import below, command_line
 
 Parameters = Mapping[str, str | int | bool]
 
@@ -111,6 +113,18 @@ class NodeProcess(embedded.NodeProcess):
             lambda: stat.read_text("utf-8").rpartition(")")[2].split()[0] == "T",
             timeout,
         )
+
+    def kill_below(self, word: bytes) -> None:
+        """SIGKILL to what works for the node and has the word in its command line."""
+
+        def kill() -> bool:
+            found = [p for p in below(self.pid) if p != self.pid and word in command_line(p)]
+            for process in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            return bool(found)
+
+        self.wait_for(f"a process with {word!r}", kill)
 
     def go_on(self) -> None:
         """SIGCONT to the process group."""

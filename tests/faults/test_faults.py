@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from faults.arena import Arena
-from faults.kinds import KINDS, plan
+from faults.heavy import part_of_make_faults
+from faults.kinds import KINDS, OF_SPARK, plan
+
+CYCLES = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "2"))
+SEED = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
 
 pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
 
-def report(arena: Arena, seed: int, lost: int, made_up: int) -> str:
+def report(arena: Arena, lost: int, made_up: int) -> str:
     """What was done, as a table."""
     lines = ["", f"{'cycle':>5}  {'fault':<28} {'cuts checked':>12}  seconds"]
     lines += [
@@ -29,7 +34,7 @@ def report(arena: Arena, seed: int, lost: int, made_up: int) -> str:
     ]
     lines += [f"       {said}" for said in arena.complaints]
     lines.append(
-        f"seed {seed}: {len(arena.cycles)} cycles, {arena.kills} kills, {arena.node.starts} "
+        f"seed {SEED}: {len(arena.cycles)} cycles, {arena.kills} kills, {arena.node.starts} "
         f"starts, {arena.bank.committed} transactions, {arena.cuts.checked} cuts checked, "
         f"{lost} rows lost, {made_up} rows doubled"
     )
@@ -39,24 +44,35 @@ def report(arena: Arena, seed: int, lost: int, made_up: int) -> str:
 def test_every_transaction_arrives_exactly_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cycles = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "2"))
-    seed = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
     chosen = os.environ.get("PENSTOCK_FAULT_KINDS", "")
-    with Arena(tmp_path, seed) as arena:
-        kinds = chosen.split(",") if chosen else plan(cycles, arena.rng)
-        for number, kind in enumerate(kinds, 1):
-            with capsys.disabled():
-                print(f"\ncycle {number} of {len(kinds)}: {kind} ...", end="", flush=True)
-            cycle = arena.run(kind, KINDS[kind])
-            with capsys.disabled():
-                print(f" {cycle.cuts} cuts in {cycle.seconds:.0f} s", end="", flush=True)
-        differences = arena.finish()
-        lost = sum(found.lost.total() for found in differences)
-        made_up = sum(found.made_up.total() for found in differences)
+    with Arena(tmp_path, SEED) as arena:
+        kinds = chosen.split(",") if chosen else plan(CYCLES, arena.rng)
+        live_through(arena, kinds, capsys)
+
+
+@part_of_make_faults
+def test_processes_of_spark_that_are_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Arena(tmp_path, SEED) as arena:
+        live_through(arena, [*OF_SPARK] * -(-CYCLES // 6), capsys)
+
+
+def live_through(arena: Arena, kinds: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """One cycle of each kind, and the comparison of all tables."""
+    for number, kind in enumerate(kinds, 1):
         with capsys.disabled():
-            print(report(arena, seed, lost, made_up))
-        assert not any(differences), "\n".join(str(found) for found in differences if found)
-        assert arena.cuts.checked >= len(kinds)
+            print(f"\ncycle {number} of {len(kinds)}: {kind} ...", end="", flush=True)
+        cycle = arena.run(kind, {**KINDS, **OF_SPARK}[kind])
+        with capsys.disabled():
+            print(f" {cycle.cuts} cuts in {cycle.seconds:.0f} s", end="", flush=True)
+    differences = arena.finish()
+    lost = sum(found.lost.total() for found in differences)
+    made_up = sum(found.made_up.total() for found in differences)
+    with capsys.disabled():
+        print(report(arena, lost, made_up))
+    assert not any(differences), "\n".join(str(found) for found in differences if found)
+    assert arena.cuts.checked >= len(kinds)
 
 
 def test_a_full_run_has_every_kind_of_fault() -> None:
