@@ -139,10 +139,10 @@ def test_a_publisher_that_does_not_fit() -> None:
 def test_it_does_what_a_subscription_will_do(database: Database) -> None:
     database.execute(
         "CREATE TABLE open (id int); CREATE TABLE closed (id int);"
-        "CREATE TABLE some (id int, b int);"
-        'CREATE PUBLICATION p FOR TABLE open, closed, some (id); CREATE PUBLICATION "q\'";'
+        "CREATE TABLE part (id int, b int);"
+        'CREATE PUBLICATION p FOR TABLE open, closed, part (id); CREATE PUBLICATION "q\'";'
         "DROP ROLE IF EXISTS doctor; CREATE ROLE doctor LOGIN REPLICATION;"
-        "GRANT SELECT ON open TO doctor; GRANT SELECT (id) ON some TO doctor"
+        "GRANT SELECT ON open TO doctor; GRANT SELECT (id) ON part TO doctor"
     )
     conninfo = database.conninfo + " user=doctor"
     found = doctor.check(conninfo, ["p"])

@@ -229,15 +229,13 @@ def _start_jvm(log: Path | None, command: list[str], **options: Any) -> subproce
     ignoring = ["sh", "-c", 'trap "" INT; exec "$0" "$@"']
     with contextlib.ExitStack() as stack:
         if log is not None:
-            sink = stack.enter_context(log.open("ab", opener=_private))
+            # Errors may show rows: only the owner reads them.
+            descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            sink = stack.enter_context(os.fdopen(descriptor, "ab"))
             options |= {"stdout": sink, "stderr": sink}
         process = subprocess.Popen([*ignoring, *command], **options)
     _starting.append(process)
     return process
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)  # errors may show rows
 
 
 _starting: Final[list[subprocess.Popen[bytes]]] = []
