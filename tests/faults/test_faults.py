@@ -55,7 +55,7 @@ def test_processes_of_spark_that_are_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Arena(tmp_path, SEED) as arena:
-        live_through(arena, [*OF_SPARK] * -(-CYCLES // 6), capsys)
+        live_through(arena, [*OF_SPARK] * -(-CYCLES // 8), capsys)
 
 
 def live_through(arena: Arena, kinds: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
