@@ -164,28 +164,47 @@ def test_files_that_hold_something_else_than_was_thought(item: IndexItem) -> Non
         assert build(other) is None
 
 
-@pytest.mark.parametrize("kind", ["integer", "text"])
-def test_damage_after_the_mapping_never_gives_other_rows(kind: str) -> None:
-    """Whichever byte it is: a search says so, or finds the right rows."""
-    numbers = sorted({n * n % 397 for n in range(150)})
-    names = [f"key {n:03}" if kind == "text" else n for n in numbers]
-    held = encode([pa.chunked_array([names])], [kind])
-    wanted = encode([pa.chunked_array([names[::7] + names[:1] + names[-1:]])], [kind])
-    other = "key zzz" if kind == "text" else 1 << 40
-    missing = encode([pa.chunked_array([[other, "key 00x" if kind == "text" else -1]])], [kind])
-    assert held is not None and wanted is not None and missing is not None
-    item = IndexItem("file:///t", "f", len(names), ("k",), (kind,))
-    content = np.frombuffer(bytearray(FileIndex.of(held).to_bytes(item)), np.uint8)
+def _uuids(first: int, seconds: range) -> list[str]:
+    return [str(UUID(int=(first << 64) | second)) for second in seconds]
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "missing"),
+    [
+        ("integer", sorted({n * n % 397 for n in range(150)}), [1 << 40, -1]),
+        ("text", [f"key {n * 7 % 151:03}" for n in range(120)], ["key zzz", "key 00x"]),
+        # more than a block of equal first codes, which damage of one bit makes one more of
+        (
+            "uuid",
+            _uuids(1, range(127)) + _uuids(0x101, range(200, 260)),
+            _uuids(1, range(200, 202)),
+        ),
+    ],
+)
+def test_damage_after_the_mapping_never_gives_other_rows(
+    kind: str, held: list[object], missing: list[object]
+) -> None:
+    """Whichever byte it is: a search says so, or finds the right rows, for one key as for many."""
+
+    def codes(keys: list[object]) -> KeyCodes:
+        found = encode([pa.chunked_array([keys])], [kind])
+        assert found is not None
+        return found.in_order()
+
+    item = IndexItem("file:///t", "f", len(held), ("k",), (kind,))
+    content = np.frombuffer(bytearray(FileIndex.of(codes(held)).to_bytes(item)), np.uint8)
     index = FileIndex.from_buffer(content, item)
     assert index is not None
-    right = [index.find(keys.in_order()) for keys in (wanted, missing)]
-    assert len(right[0].position) == len(names[::7]) + 1 + (len(names) % 7 != 1)
+    some = [*held[::7], held[0], held[-1]]
+    wanted = [codes(keys) for keys in (some, missing, [held[3]], [held[-1]], missing[:1])]
+    right = [index.find(keys) for keys in wanted]
+    assert [len(each.position) for each in right] == [len(some), 0, 1, 1, 0]
     noticed = 0
     for at in range(len(item.header()), len(content) - 4):
         content[at] ^= 1 << at % 8
-        for keys, expected in zip((wanted, missing), right, strict=True):
+        for keys, expected in zip(wanted, right, strict=True):
             try:
-                found = index.find(keys.in_order())
+                found = index.find(keys)
             except DamagedIndex:
                 noticed += 1
                 continue

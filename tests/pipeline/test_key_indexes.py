@@ -237,8 +237,9 @@ def test_batches_with_indexes_on_disk(lake: Lake, indexes: KeyIndexes) -> None:
     assert len(list((lake.folder.parent / "key_index").iterdir())) > 1
 
 
+@pytest.mark.parametrize("torn", [False, True])
 def test_damage_while_an_index_is_mapped(
-    lake: Lake, indexes: KeyIndexes, caplog: pytest.LogCaptureFixture
+    lake: Lake, indexes: KeyIndexes, caplog: pytest.LogCaptureFixture, torn: bool
 ) -> None:
     """The batch that meets it searches the file itself, and the index is made again."""
     publisher = source()
@@ -250,6 +251,9 @@ def test_damage_while_an_index_is_mapped(
         indexes.settle()
     for file in (lake.folder.parent / "key_index").iterdir():
         with file.open("r+b") as held:  # in place: what is mapped changes, too
+            if torn:
+                held.truncate(10)
+                continue
             held.seek(-20, os.SEEK_END)
             held.write(b"\xff\xff")
     publisher.delete(90)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -139,6 +139,8 @@ class FileIndex:
     second: Integers | None
     position: NDArray[np.uint32]
     sums: _Sums | None = None
+    is_whole: Callable[[], bool] = lambda: True
+    """Tells whether a mapped file has its size: reading beyond its end would end the process."""
 
     @classmethod
     def of(cls, codes: KeyCodes) -> FileIndex:
@@ -155,6 +157,8 @@ class FileIndex:
     def find(self, keys: KeyCodes) -> Hits:
         """Return the hits of ``keys``, which are ``in_order``: all rows with these keys. Raises
         DamagedIndex."""
+        if not self.is_whole():
+            raise DamagedIndex
         key = self._near(keys)
         if not len(key) and self.sums is None:
             return Hits(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -168,13 +172,15 @@ class FileIndex:
         nth = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
         at = np.repeat(begins, many) + nth
         key = np.repeat(key, many)
+        if self.sums is not None:
+            # Also of what is not the key: it may have been before it was damaged.
+            codes = range(1 if self.second is None else 2)
+            places = len(self.sums.begins) - 1
+            self.sums.check([*((code, 8, at) for code in codes), (places, 4, at)])
         if self.second is not None and keys.second is not None:
             same = self.second[at] == keys.second[key]
             at, key = at[same], key[same]
         position = self.position[at].astype(np.int64)
-        if self.sums is not None and len(at):
-            codes = [] if self.second is None else [(1, 8, np.repeat(begins, many) + nth)]
-            self.sums.check([*codes, (len(self.sums.begins) - 1, 4, at)])
         by_position = np.argsort(position, kind="stable")
         return Hits(position[by_position], keys.row[key[by_position]])
 
@@ -210,7 +216,12 @@ class FileIndex:
         return whole + zlib.crc32(whole).to_bytes(_CHECKSUM_BYTES, "little")
 
     @classmethod
-    def from_buffer(cls, buffer: NDArray[np.uint8], item: IndexItem) -> FileIndex | None:
+    def from_buffer(
+        cls,
+        buffer: NDArray[np.uint8],
+        item: IndexItem,
+        is_whole: Callable[[], bool] = lambda: True,
+    ) -> FileIndex | None:
         """Return the index in these bytes, which are not copied; None if they are damaged or not
         the index of ``item``."""
         header = item.header()
@@ -227,7 +238,8 @@ class FileIndex:
         ends = np.cumsum([0, *[count * np.dtype(np.int64).itemsize] * codes])
         held = [numbers[a:b].view(np.int64) for a, b in itertools.pairwise(ends)]
         sums = _Sums.of(numbers, ends.tolist())
-        return cls(held[0], held[1] if wide else None, numbers[ends[-1] :].view(np.uint32), sums)
+        position = numbers[ends[-1] :].view(np.uint32)
+        return cls(held[0], held[1] if wide else None, position, sums, is_whole)
 
 
 def build(item: IndexItem) -> FileIndex | None:

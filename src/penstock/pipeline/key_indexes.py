@@ -18,6 +18,7 @@ import time
 import uuid
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -288,7 +289,8 @@ class KeyIndexes:
                 buffer = file.read_buffer()
         except OSError:
             return None
-        index = FileIndex.from_buffer(np.frombuffer(memoryview(buffer), np.uint8), item)
+        data = np.frombuffer(memoryview(buffer), np.uint8)
+        index = FileIndex.from_buffer(data, item, partial(_has_size, path, len(data)))
         with contextlib.suppress(OSError):
             if index is None:
                 log.warning("%s is damaged: it is made again", path)
@@ -303,6 +305,16 @@ class KeyIndexes:
     def _path(self, item: IndexItem) -> Path:
         name = blake2b(repr(_key(item)).encode(), digest_size=16).hexdigest()
         return self._folder / f"{name}{_SUFFIX}"
+
+
+def _has_size(path: Path, size: int) -> bool:
+    """Tell whether a mapped file has its size. One that was removed lives on in its mapping."""
+    try:
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def _key(item: IndexItem) -> _Key:
