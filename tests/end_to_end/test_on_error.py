@@ -154,6 +154,29 @@ def test_other_ways_on_of_a_disabled_subscription(
         assert sorted(node.rows("t")) == [(50,), (51,)]
 
 
+def test_a_right_that_a_copy_lacks_disables_it(
+    local_node: Callable[..., LocalNode], database: Database, stock: Database
+) -> None:
+    database.execute(f"{_TABLES} CREATE PUBLICATION p FOR TABLE t, u")
+    database.execute("CREATE ROLE on_error LOGIN REPLICATION; GRANT SELECT ON u TO on_error")
+    options = (
+        f"CONNECTION '{database.conninfo} user=on_error' PUBLICATION p"
+        " WITH (disable_on_error = true)"
+    )
+    node = local_node()
+    node.node.sql(f"CREATE SUBSCRIPTION s {options}")
+    stock.execute(f"CREATE SUBSCRIPTION stock {options}")
+    status = node.stopped("s")
+    assert not status.enabled and "permission denied for table t" in str(status.error)
+    wait_until(lambda: not stock.value(_ENABLED.format(name="stock")), "it is disabled there, too")
+    database.execute("GRANT SELECT ON t TO on_error")
+    node.node.sql("ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up("s", database)
+    node.node.sql("DROP SUBSCRIPTION s")
+    stock.execute("DROP SUBSCRIPTION stock")
+    database.execute("DROP OWNED BY on_error; DROP ROLE on_error")
+
+
 def test_another_transaction_takes_skip_back(
     local_node: Callable[..., LocalNode],
     database: Database,

@@ -106,6 +106,45 @@ session.stop()
 """
 
 
+_REBUILT = """
+import os, signal, sys
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from penstock.errors import SparkUnavailable
+from penstock.lakehouse.cluster import Cluster
+from penstock.lakehouse.session import build_session, running_session
+
+def built():
+    return build_session(master="local[1]", driver_memory="512m", conf={})
+
+given = built()
+cluster = Cluster(lambda: running_session(given))
+assert cluster.session is given
+given.stop()
+second = built()  # before the node has looked
+assert cluster.session is second and second.range(3).count() == 3
+assert SparkSession.builder.getOrCreate() is second
+os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+SparkContext._gateway.proc.wait()
+try:
+    cluster.session
+except SparkUnavailable as refused:
+    assert "Build another one" in refused.hint
+third = built()
+assert cluster.session is third and third.range(4).count() == 4
+print("well")
+third.stop()
+"""
+
+
+@part_of_make_faults
+def test_a_session_that_ends_is_followed_by_the_users_next_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _REBUILT], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["well"], done.stderr
+
+
 @part_of_make_faults
 def test_a_session_starts_beside_threads_that_use_duckdb() -> None:
     """They must not be in the child that becomes the JVM."""

@@ -87,3 +87,5 @@ def test_refused_connections_are_tried_again_ever_more_slowly() -> None:
     assert pauses[:3] == [0.2, 0.4, 0.8] and pauses[-1] == 60.0
     refused = AuthenticationFailure("x")
     assert decide(refused, 1, 5.0, disable_on_error=True).verdict is Verdict.STOP
+    no_right = PublisherError("permission denied for table t", sqlstate="42501")
+    assert decide(no_right, 1, 5.0, disable_on_error=True).verdict is Verdict.STOP

@@ -51,7 +51,7 @@ from penstock.executor.rows import (
     serialization_failure,
 )
 from penstock.executor.select import LakeSelect
-from penstock.executor.spark_errors import PartByPart
+from penstock.executor.spark_errors import SPARK_ENDED, PartByPart
 from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.executor.unique_keys import (
     UniqueKeys,
@@ -63,7 +63,7 @@ from penstock.executor.unique_keys import (
 from penstock.executor.writer import Writer
 from penstock.lakehouse.actions import grouped_mark
 from penstock.lakehouse.change import INSERT, MOVE
-from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.cluster import Spark, cleaning_up
 from penstock.lakehouse.files import TARGET_FILE_BYTES, WrittenFile
 from penstock.lakehouse.protocol import ENABLE_VECTORS, check_writable
 from penstock.lakehouse.row_pairs import NEW, OLD, pairs_folder, pairs_mark
@@ -587,7 +587,8 @@ class InsertBySpark:
         try:
             return self._insert_routed(rows, routed, columns)
         finally:
-            rows.unpersist()
+            with cleaning_up():
+                rows.unpersist()
 
     def _insert_routed(self, rows: DataFrame, routed: Route, columns: Sequence[LakeColumn]) -> int:
         counts = {row[0]: row[1] for row in rows.groupBy(ROUTE).count().collect()}
@@ -643,7 +644,8 @@ def staying(
     try:
         yield of
     finally:
-        session.sql(f"DROP TEMPORARY FUNCTION {name}")
+        with cleaning_up():
+            session.sql(f"DROP TEMPORARY FUNCTION {name}")
 
 
 USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -765,6 +767,8 @@ class Rewrites:
         version, files = write_pairs(session, storage, leaf, columns, change)
         try:
             return _run(leaf, change, session, pairs_mark(version, files))
+        except SPARK_ENDED:
+            raise  # it may be committed, and then names the files; otherwise VACUUM removes them
         except BaseException:
             self._remove(leaf, files)
             raise
@@ -867,7 +871,8 @@ class RowMoves:
         except CommitConflict as error:
             raise serialization_failure(sentence(error)) from None
         finally:
-            rows.unpersist()
+            with cleaning_up():
+                rows.unpersist()
             block.end()
         return sum(counts.values())
 

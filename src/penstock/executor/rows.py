@@ -33,6 +33,7 @@ from penstock.executor.shown_rows import first_null, null_error
 from penstock.executor.tables import LakeTables
 from penstock.executor.writer import Writer
 from penstock.identifiers import simple_quote_literal
+from penstock.lakehouse.cluster import cleaning_up
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.storage import make_folder, resolve, storage_errors
 from penstock.lakehouse.warehouse import Warehouse
@@ -172,8 +173,9 @@ def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) ->
             required=change.required,
         )
     finally:
-        for name in functions:
-            session.sql(f"DROP TEMPORARY FUNCTION {name}")
+        with cleaning_up():
+            for name in functions:
+                session.sql(f"DROP TEMPORARY FUNCTION {name}")
 
 
 def _known_to_delta(change: RowChange) -> Iterator[str]:

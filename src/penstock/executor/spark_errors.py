@@ -18,6 +18,10 @@ from penstock.catalog import LakeTable
 from penstock.errors import PenstockError, SparkUnavailable
 from penstock.executor.rows import partly_done
 from penstock.pipeline.evaluate import error_in_text
+from penstock.sqlstate import StatementCompletionUnknown
+
+SPARK_ENDED: Final = (Py4JNetworkError, ConnectionError)
+"""What calls raise if the JVM ends meanwhile. What they were to do may be done."""
 
 
 class PartByPart:
@@ -28,14 +32,22 @@ class PartByPart:
 
     @contextmanager
     def committing(self, table: LakeTable) -> Iterator[None]:
-        """Commit one table inside. Raises PenstockError (40003 if others are committed)."""
+        """Commit one table inside. Raises PenstockError (40003 if others are committed, or if it is
+        not known whether this one is)."""
         try:
             with spark_errors(table.name):
                 yield
         except PenstockError as error:
-            if not self._done:
-                raise
-            raise partly_done(error, self._done) from error
+            if self._done:
+                raise partly_done(error, self._done) from error
+            if isinstance(error.__cause__, SPARK_ENDED):
+                raise StatementCompletionUnknown(
+                    error.message,
+                    detail=f'It is not known whether the rows of "{table.qualified_name}" are '
+                    "changed.",
+                    hint="Look at what is there before you run the statement again.",
+                ) from error
+            raise
         self._done.append(table.qualified_name)
 
 
@@ -49,7 +61,7 @@ def spark_errors(table: str = "") -> Iterator[None]:
         raise _failure(str(error), str(error), table, error.getSqlState()) from None
     except Py4JJavaError as error:  # a job that Delta ran for itself
         raise _failure(str(error.java_exception), str(error), table) from None
-    except (Py4JNetworkError, ConnectionError) as error:
+    except SPARK_ENDED as error:
         raise SparkUnavailable(
             "Spark has ended while it worked", hint="Try again: Spark is started again."
         ) from error

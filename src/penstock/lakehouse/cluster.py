@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 _GROUP: Final = "spark.jobGroup.id"
 _GIVE_UP_S: Final = 300.0
 """Seconds for which a Spark that has ended is started again; then the process is to end."""
+_LOOK_S: Final = 0.1
 _GONE: Final = (Py4JError, OSError, AttributeError)
 """What calls raise if the JVM has ended, or if the session was stopped (a missing ``_jsc``)."""
 
@@ -59,11 +60,12 @@ def is_running(context: SparkContext) -> bool:
 def forget(session: SparkSession) -> None:
     """Let the next session of this process be a new one, after Spark has ended. PySpark keeps the
     session and the way to its JVM for ever, and fails if it is to stop them without the JVM."""
-    if not forget_dead_jvm():
-        with contextlib.suppress(*_GONE):
-            session.stop()
-        return
     context: Any = session.sparkContext
+    if not forget_dead_jvm():
+        if SparkContext._active_spark_context is context:  # else it may end a later session
+            with contextlib.suppress(*_GONE):
+                session.stop()
+        return
     context._jsc = None
     with contextlib.suppress(*_GONE):
         context._accumulatorServer.shutdown()
@@ -101,6 +103,14 @@ def working(context: SparkContext) -> Iterator[None]:
             detail=str(error).strip().partition("\n")[0] or None,
             hint="It is started again.",
         ) from error
+
+
+@contextlib.contextmanager
+def cleaning_up() -> Iterator[None]:
+    """Clean up in a session after work. If Spark has ended nothing is left there, and what the work
+    raised is to be told."""
+    with contextlib.suppress(*_GONE):
+        yield
 
 
 def cancel_jobs(context: SparkContext, group: str) -> None:
@@ -212,8 +222,13 @@ class Cluster:
         """Begin no session until ``take_up``, and end the start of one. A session that is there
         goes on. Returns at once."""
         self._given_up = True
-        if self._building.locked() and self._session is None:
+        threading.Thread(target=self._end_builds, name="end of a start", daemon=True).start()
+
+    def _end_builds(self) -> None:
+        # A start that has just begun may have nothing to end yet.
+        while self._given_up and self._building.locked() and self._session is None:
             self._end_build()
+            time.sleep(_LOOK_S)
 
     def take_up(self) -> None:
         """Begin a session when one is needed again."""

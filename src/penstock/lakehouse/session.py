@@ -41,7 +41,7 @@ from pyspark.sql import SparkSession
 
 from penstock import artifacts
 from penstock.errors import ConfigurationError, SparkUnavailable
-from penstock.lakehouse.cluster import Spark, forget_dead_jvm, is_running
+from penstock.lakehouse.cluster import Spark, forget, forget_dead_jvm, is_running
 from penstock.lakehouse.jars import client_jars, delta_jars
 from penstock.lakehouse.object_store import LOG_STORE_CLASS, LOG_STORE_SETTING, spark_conf
 
@@ -256,6 +256,7 @@ def running_session(given: SparkSession) -> SparkSession:
             not hasattr(session, "_jvm") or is_running(session.sparkContext)
         ):
             return session
+    forget(given)  # so that the next one is a new one
     raise SparkUnavailable(
         "the SparkSession that was given to the node has been stopped",
         hint="Build another one in this process, as the first one: the node takes it.",

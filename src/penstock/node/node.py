@@ -317,6 +317,10 @@ class Node:
 
     def stop(self) -> None:
         """Stop the workers after their current cuts. A Spark that is just starting is ended."""
+        self._stop()
+        self._cluster.take_up()  # the node can still be read
+
+    def _stop(self) -> None:
         self._cluster.give_up()
         if self._monitoring is not None:
             self._monitoring.stop()
@@ -334,7 +338,7 @@ class Node:
     def close(self) -> None:
         """Stop, and end the Spark session that the node has built."""
         self._heard()
-        self.stop()
+        self._stop()
         self._connections.close()
         self._catalog.close()
         if self._given_spark is None:

@@ -33,11 +33,12 @@ from penstock.errors import (
 FIRST_PAUSE: Final = 0.2
 _PAUSE_OF_REFUSED_S: Final = 60.0
 
+_NO_RIGHT: Final = "42501"
 _PUBLISHER_HEALS: Final = (
     "08",  # connection exceptions
     "40001",  # serialization_failure
     "40P01",  # deadlock_detected
-    "42501",  # insufficient_privilege: rights come back with the next GRANT
+    _NO_RIGHT,  # rights come back with the next GRANT
     "53",  # too many connections, out of memory, its disk is full
     "55006",  # object_in_use
     "55P03",  # lock_not_available
@@ -107,6 +108,16 @@ def max_tries(error: BaseException) -> int | None:
             return 3
 
 
+def disables(error: BaseException) -> bool:
+    """Return whether an error disables a subscription with disable_on_error: one that is not
+    retried for ever, a refused login, or a right that is missing at the publisher."""
+    if isinstance(error, AuthenticationFailure):
+        return True
+    if isinstance(error, PublisherError) and error.sqlstate == _NO_RIGHT:
+        return True
+    return max_tries(error) is not None
+
+
 def heals(error: StorageError) -> bool:
     """Return whether the storage may later accept the refused operation."""
     return error.sqlstate.startswith(_STORAGE_HEALS)
@@ -123,19 +134,18 @@ def decide(
     """Decide what to do about an error.
 
     ``failures``: failures in a row, including this one. ``longest_pause``:
-    wal_retrieve_retry_interval, seconds. ``draw``: 0..1, for the jitter. ``disable_on_error``:
-    retry only errors that are retried for ever, without refused connections.
+    wal_retrieve_retry_interval, seconds. ``draw``: 0..1, for the jitter. ``disable_on_error``: stop
+    at errors that it ``disables`` for.
 
     The pause doubles from 0.2 s on, and half of it is random, so that many nodes do not come back
     to a restarted server at once.
     """
     limit = max_tries(error)
-    refused = isinstance(error, AuthenticationFailure)
-    if disable_on_error and (refused or limit is not None):
+    if disable_on_error and disables(error):
         return STOP
     if limit is not None and failures > limit:
         return STOP
-    if refused:  # servers and firewalls count failed logins
+    if isinstance(error, AuthenticationFailure):  # servers and firewalls count failed logins
         longest_pause = max(longest_pause, _PAUSE_OF_REFUSED_S)
     pause = min(longest_pause, FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
     jitter = random.random() if draw is None else draw

@@ -75,6 +75,7 @@ from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRe
 from penstock.catalog.publisher_identity import alter
 from penstock.enum_type import EnumType
 from penstock.errors import (
+    AuthenticationFailure,
     CommitConflict,
     ConnectionFailure,
     NotInPrerequisiteState,
@@ -115,7 +116,7 @@ from penstock.subscription.definition_watch import (
 )
 from penstock.subscription.held_snapshot import HeldSnapshot, SnapshotHorizon
 from penstock.subscription.parking import is_own
-from penstock.subscription.retry import max_tries
+from penstock.subscription.retry import decide, disables
 from penstock.subscription.worker_status import WorkerActivity, WorkerStatus
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
@@ -212,6 +213,9 @@ class Copies:
         """The time of the next try of each table that failed, by sync id."""
         self._began = -math.inf
         """The time at which the last round began."""
+        self._error: Exception | None = None
+        self._refusals = 0
+        """The error that has ended the last round, and how many refused logins it is by now."""
         self._due = math.inf
         self._finished = False
         self._members: frozenset[str] = frozenset()
@@ -231,6 +235,7 @@ class Copies:
         """
         self._again_at = dict(earlier._again_at)
         self._began, self._alone = earlier._began, earlier._alone
+        self._error, self._refusals = earlier._error, earlier._refusals
 
     @property
     def running(self) -> bool:
@@ -338,6 +343,8 @@ class Copies:
         self._recover()
         ids = {rel.sync_id for rel in rels}
         now = [rel for rel in self._catalog.rels() if rel.sync_id in ids]
+        self._error = error
+        self._refusals = self._refusals + 1 if isinstance(error, AuthenticationFailure) else 0
         if error is not None:
             self._ended(error, [rel for rel in now if rel.state in NOT_COPIED])
             self._alone = not isinstance(error, PenstockError)
@@ -383,7 +390,7 @@ class Copies:
     def _disables(self, rel: SubscriptionRel, error: Exception) -> bool:
         """Return whether the error disables the subscription (DisableSubscriptionAndExit), and keep
         it for the worker if so."""
-        if not self._subscription.disable_on_error or max_tries(error) is None:
+        if not (self._subscription.disable_on_error and disables(error)):
             return False
         self._wait(rel, error)
         self.disabling = error
@@ -395,7 +402,11 @@ class Copies:
 
     def _pause(self) -> float:
         """Return the seconds before a table that failed in the last round may begin again."""
-        return max(0.0, self._began + self._options().retry_interval - time.monotonic())
+        interval = self._options().retry_interval
+        pause = max(0.0, self._began + interval - time.monotonic())
+        if isinstance(self._error, AuthenticationFailure):
+            pause = max(pause, decide(self._error, self._refusals, interval, 1.0).pause)
+        return pause
 
 
 # A round of copies.
