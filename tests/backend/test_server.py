@@ -527,11 +527,12 @@ def test_a_port_in_use_is_a_clear_error(node: Node) -> None:
     assert "Choose another port" in (error.value.hint or "")
 
 
-@pytest.mark.parametrize("address", ["203.0.113.1", "no-such-host.invalid"])
+@pytest.mark.parametrize("address", ["203.0.113.1", "no-such-host.invalid", "a..b", "a" * 70])
 def test_what_is_no_address_of_this_host_is_named(node: Node, address: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         _server(node, address).start()
     assert f'could not listen on "{address}"' in (error.value.detail or "")
+    assert "while attempting" not in (error.value.detail or "")
     assert "of this host" in (error.value.hint or "")
 
 
@@ -541,6 +542,7 @@ def test_what_is_no_address_of_this_host_is_named(node: Node, address: str) -> N
         (("*",), ("127.0.0.1", "::1")),
         (("127.0.0.1", "::1"), ("127.0.0.1", "::1")),
         (("203.0.113.1", "localhost"), ("127.0.0.1",)),
+        (("a..b", "127.0.0.1"), ("127.0.0.1",)),
     ],
 )
 def test_all_addresses_that_can_be_had_are_listened_on(

@@ -62,16 +62,26 @@ def _listen(options: ListenOptions) -> list[socket.socket]:
     found: list[socket.socket] = []
     failures: list[str] = []
     port, in_use = options.port, False
+
+    def failed(address: str, error: OSError | UnicodeError) -> None:
+        failures.append(f'could not listen on "{address}", port {port}: {_reason(error)}')
+        log.warning("%s", failures[-1])
+
     for address in options.addresses:
         try:
-            for family, host in _resolved(address):
-                sock = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+            places = _resolve(address)
+        except (OSError, UnicodeError) as error:  # the latter: what cannot be a name
+            failed(address, error)
+            continue
+        for family, (host, _, *scope) in places:
+            try:
+                sock = socket.create_server((host, port, *scope), family=family, backlog=_BACKLOG)
+            except OSError as error:
+                in_use |= error.errno == errno.EADDRINUSE
+                failed(address, error)
+            else:
                 found.append(sock)
                 port = sock.getsockname()[1]
-        except OSError as error:
-            in_use |= error.errno == errno.EADDRINUSE
-            failures.append(f'could not listen on "{address}", port {port}: {error.strerror}')
-            log.warning("%s", failures[-1])
     if not found:
         hint = f"Is another node or server running on port {port}? Choose another port."
         raise ConfigurationError(
@@ -82,11 +92,16 @@ def _listen(options: ListenOptions) -> list[socket.socket]:
     return found
 
 
-def _resolved(address: str) -> list[tuple[socket.AddressFamily, str]]:
-    """Return families and hosts of an address. Raises OSError."""
+def _reason(error: OSError | UnicodeError) -> str:
+    number = getattr(error, "errno", None) or 0
+    return os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
+
+
+def _resolve(address: str) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
+    """Return families and places of an address. Raises OSError, UnicodeError."""
     host = None if address == "*" else address
     places = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return [(family, str(place[0])) for family, _, _, _, place in places]
+    return [(family, place) for family, _, _, _, place in places]
 
 
 class Server:
