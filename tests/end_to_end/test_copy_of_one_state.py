@@ -195,6 +195,36 @@ def test_what_changed_before_the_locks_is_copied_again(
 
 
 @pytest.mark.parametrize("version", [in_make_faults(14), 18])
+def test_a_partition_that_was_away_for_a_moment_is_copied(
+    version: int,
+    local_node: Callable[..., LocalNode],
+    database_on: Callable[..., Database],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While the tables' partitions were listed: before it and afterwards all is the same."""
+    database = database_on(version)
+    database.execute(_TABLES)
+    original, away = tablesync._prepare, [True]
+
+    def prepare(*arguments: Any) -> Any:
+        if not away:
+            return original(*arguments)
+        away.pop()
+        database.execute("ALTER TABLE root DETACH PARTITION high")
+        found = original(*arguments)
+        database.execute("ALTER TABLE root ATTACH PARTITION high FOR VALUES FROM (1000) TO (2000)")
+        return found
+
+    monkeypatch.setattr(tablesync, "_prepare", prepare)
+    node = local_node(wal_retrieve_retry_interval="500ms")
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    assert "was changed while its initial copy began" in caplog.text
+    assert_equal(node, database, "t", "root", "other")
+
+
+@pytest.mark.parametrize("version", [in_make_faults(14), 18])
 def test_ddl_of_an_open_transaction_and_the_slot_do_not_wait_for_each_other(
     version: int, local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:

@@ -71,16 +71,17 @@ _PUBLICATIONS: Final = (
 )
 
 _STATE: Final = (
-    "WITH RECURSIVE tree (root, oid, pending) AS ("
-    " SELECT c.oid, c.oid, false FROM pg_catalog.pg_class c"
+    "WITH RECURSIVE tree (root, oid, pending, link) AS ("
+    " SELECT c.oid, c.oid, false, '0'::pg_catalog.xid FROM pg_catalog.pg_class c"
     " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
     " WHERE (n.nspname, c.relname) IN ({names})"
     " UNION ALL"
-    " SELECT t.root, i.inhrelid, i.inhdetachpending FROM tree t"
+    " SELECT t.root, i.inhrelid, i.inhdetachpending, i.xmin FROM tree t"
     " JOIN pg_catalog.pg_class p ON p.oid = t.oid AND p.relkind = 'p'"
     " JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid)"
     " SELECT n.nspname, r.relname, r.relkind, pg_catalog.md5(pg_catalog.concat_ws(';',"
     " pg_catalog.string_agg(pg_catalog.concat_ws(' ', c.oid, c.relfilenode, c.relkind, t.pending,"
+    " t.link,"
     " (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.attname, a.atttypid,"
     " a.atttypmod, a.attisdropped), ',' ORDER BY a.attnum)"
     " FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),"
@@ -90,8 +91,8 @@ _STATE: Final = (
     " JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace GROUP BY 1, 2, 3"
 )
 """A query for each table's kind, and a digest of the parts that must not change: the table and its
-partitions, their files and columns, and the rows of the publications. It does not read the
-tables."""
+partitions with the transactions that attached them, their files and columns, and the rows of the
+publications. It does not read the tables."""
 
 
 @dataclass(frozen=True, slots=True)
