@@ -16,8 +16,7 @@ import pytest
 from end_to_end.object_story import IN_COPY, IN_STREAM, PortNode, whole_way
 from faults.arena import Arena
 from faults.heavy import part_of_make_faults
-from faults.kinds import KINDS
-from faults.test_faults import report
+from faults.test_faults import live_through
 from fix_azurite import KEY, Azurite
 from fix_object_store import SECRET, ObjectStore
 from fix_postgres import Database
@@ -48,14 +47,7 @@ def test_nothing_is_lost_or_doubled_in_s3(
     s3: ObjectStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Arena(tmp_path, 1, f"s3://{s3.bucket()}/lake") as arena:
-        for kind in _KINDS[:_CYCLES]:
-            arena.run(kind, KINDS[kind])
-        differences = arena.finish()
-        lost = sum(found.lost.total() for found in differences)
-        made_up = sum(found.made_up.total() for found in differences)
-        with capsys.disabled():
-            print(report(arena, 1, lost, made_up))
-        assert not any(differences), "\n".join(str(found) for found in differences if found)
+        live_through(arena, _KINDS[:_CYCLES], capsys)
         logs = "".join(log.read_text("utf-8") for log in arena.node.folder.glob("*.log"))
         assert SECRET not in logs + (arena.node.folder / "penstock.toml").read_text("utf-8")
         assert not arena.node.warehouse.exists()
