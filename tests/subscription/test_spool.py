@@ -46,8 +46,32 @@ def test_any_damage_is_noticed(
     read()
 
 
+def test_what_is_sealed_for_a_place_is_of_no_other(tmp_path: Path) -> None:
+    sealed = SpooledFrames.write(tmp_path, _FRAMES).sealed("700/1")
+    back = SpooledFrames.of_sealed(tmp_path, sealed, "700/1", len(_FRAMES))
+    assert back is not None and back.load() == _FRAMES
+    assert SpooledFrames.of_sealed(tmp_path, sealed, "700/2", len(_FRAMES)) is None
+    changed = [
+        sealed[:at] + bytes([sealed[at] ^ 4]) + sealed[at + 1 :] for at in range(len(sealed))
+    ]
+    for damaged in (*changed, *(sealed[:length] for length in range(len(sealed) - 8))):
+        found = SpooledFrames.of_sealed(tmp_path, damaged, "700/1", len(_FRAMES))
+        if found is not None:
+            with pytest.raises(StorageError, match="is damaged"):
+                found.load()
+
+
+def test_a_damaged_run_is_not_sealed(tmp_path: Path) -> None:
+    spooled = SpooledFrames.write(tmp_path, _FRAMES)
+    content = bytearray(spooled.path.read_bytes())
+    content[40] ^= 1
+    spooled.path.write_bytes(content)
+    with pytest.raises(StorageError, match="is damaged"):
+        spooled.sealed("700/1")
+
+
 def test_files_without_a_checksum_are_read(tmp_path: Path) -> None:
     """Those of prepared transactions that an earlier version has left in the warehouse."""
     content = SpooledFrames.write(tmp_path, _FRAMES).path.read_bytes()
-    former = SpooledFrames.of_content(tmp_path, content[:-8], len(_FRAMES))
-    assert former.load() == _FRAMES
+    former = SpooledFrames.of_sealed(tmp_path, content[:-8], "700/1", len(_FRAMES))
+    assert former is not None and former.load() == _FRAMES

@@ -24,7 +24,7 @@ from penstock.catalog import (
     TwoPhaseState,
 )
 from penstock.civil import EPOCH_MICROSECONDS
-from penstock.errors import UndefinedObject
+from penstock.errors import StorageError, UndefinedObject
 from penstock.failpoint import AFTER_PREPARE, failpoint
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
@@ -139,7 +139,8 @@ class PreparedTransactions:
         store.storage.create_folder(folder)
         for number, run in enumerate(runs):
             assert run.spooled is not None
-            store.storage.write(f"{folder}/{number}", run.spooled.path.read_bytes())
+            place = f"{message.xid}/{number}"
+            store.storage.write(f"{folder}/{number}", run.spooled.sealed(place))
             run.forget()
         xact = PreparedXact(
             subid=store.subid,
@@ -224,8 +225,16 @@ class PreparedTransactions:
         return xact.skipped
 
     def _run(self, xact: PreparedXact, number: int, count: int) -> FrameRun:
-        content = self._store.storage.read(f"{xact.folder}/{number}")
-        spooled = SpooledFrames.of_content(self._store.spool_folder, content, count)
+        uri, place = f"{xact.folder}/{number}", f"{xact.xid}/{number}"
+        content = self._store.storage.read(uri)
+        spooled = SpooledFrames.of_sealed(self._store.spool_folder, content, place, count)
+        if spooled is None:
+            raise StorageError(
+                f'file "{uri}" of the prepared transaction "{xact.gid}" is damaged',
+                hint="Put it back from a backup. Otherwise drop the subscription and create it "
+                "again, with a copy: the publisher no longer has the transaction's changes.",
+                sqlstate="XX001",
+            )
         return FrameRun(size=len(content), spooled=spooled)
 
     def roll_back(self, message: RollbackPrepared) -> None:

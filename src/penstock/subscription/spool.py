@@ -26,6 +26,8 @@ from penstock.pgoutput.columnar import MessageChunk
 _MARK: Final = b"CRC1"
 """The four bytes before the checksum (CRC-32) at a file's end. Files of prepared transactions of
 Penstock 0.1 end without them."""
+_SEAL: Final = b"CRC2"
+"""The mark of a checksum that covers the file's place, too (``sealed``)."""
 _CHECKSUM: Final = struct.Struct("<4sI")
 
 
@@ -43,10 +45,22 @@ class SpooledFrames:
         return cls(_new_file(folder, [lengths, *frames]), len(frames))
 
     @classmethod
-    def of_content(cls, folder: Path, content: bytes, count: int) -> SpooledFrames:
-        """Write the content of another spool file to a new file in ``folder``. Raises
-        StorageError."""
-        return cls(_new_file(folder, [content], checksum=False), count)
+    def of_sealed(cls, folder: Path, data: bytes, place: str, count: int) -> SpooledFrames | None:
+        """Write what was ``sealed`` for a place to a new file in ``folder``. Return None if it is
+        damaged, or of another place. Raises StorageError."""
+        whole = len(data) - _CHECKSUM.size
+        if whole < 0 or data[whole : whole + len(_SEAL)] != _SEAL:  # of an earlier version
+            return cls(_new_file(folder, [data], checksum=False), count)
+        if _CHECKSUM.unpack_from(data, whole)[1] != _seal(memoryview(data)[:whole], place):
+            return None
+        return cls(_new_file(folder, [memoryview(data)[:whole]]), count)
+
+    def sealed(self, place: str) -> bytes:
+        """Return the run for a file elsewhere, with a checksum that covers the place, too. Raises
+        StorageError (XX001: the file is damaged)."""
+        data = self.path.read_bytes()
+        content = memoryview(data)[: _checked(self.path, data)]
+        return bytes(content) + _CHECKSUM.pack(_SEAL, _seal(content, place))
 
     def load(self) -> list[bytes]:
         """Read the run back. Raises StorageError (XX001: the file is damaged)."""
@@ -104,6 +118,10 @@ def empty_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _seal(content: bytes | memoryview, place: str) -> int:
+    return zlib.crc32(content, zlib.crc32(place.encode()))
+
+
 def _checked(path: Path, data: bytes) -> int:
     """Return the length of a file's data without its checksum. Raises StorageError."""
     whole = len(data) - _CHECKSUM.size
@@ -117,13 +135,14 @@ def _checked(path: Path, data: bytes) -> int:
 def _damaged(path: Path) -> StorageError:
     return StorageError(
         f'file "{path}" of a large transaction is damaged',
-        hint="The publisher sends the transaction again, unless it is prepared: then SKIP it, and "
-        "copy its tables again (REFRESH TABLE).",
+        hint="The publisher sends the transaction again.",
         sqlstate="XX001",
     )
 
 
-def _new_file(folder: Path, content: Iterable[bytes], *, checksum: bool = True) -> Path:
+def _new_file(
+    folder: Path, content: Iterable[bytes | memoryview], *, checksum: bool = True
+) -> Path:
     path = folder / f"spill-{uuid.uuid4()}.frames"
     try:
         folder.mkdir(parents=True, exist_ok=True)
