@@ -184,12 +184,12 @@ def test_what_delta_alone_may_write_is_left_to_it(
     monkeypatch.undo()
     lake.execute("CREATE TABLE checked (v int)", "INSERT INTO checked VALUES (1)")
     uri = lake.node.folder / "warehouse" / "public" / "checked"
-    spark.sql(f"ALTER TABLE delta.`{uri}` ADD CONSTRAINT small CHECK (v < 10)")
+    spark.sql(f"ALTER TABLE delta.`{uri}` ADD CONSTRAINT `too small` CHECK (v < 10)")
     for statement in ("INSERT INTO checked VALUES (11)", "UPDATE checked SET v = 11"):
         with pytest.raises(psycopg.errors.CheckViolation) as raised:
             lake.execute(statement)
         assert raised.value.diag.message_primary == (
-            'new row for relation "checked" violates check constraint "small"'
+            'new row for relation "checked" violates check constraint "too small"'
         )
     lake.execute("INSERT INTO checked VALUES (2)", "UPDATE checked SET v = 3 WHERE v = 1")
     assert sorted(lake.rows("SELECT v FROM checked")) == [(2,), (3,)]

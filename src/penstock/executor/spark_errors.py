@@ -69,12 +69,13 @@ def spark_errors(table: str = "") -> Iterator[None]:
 
 _CONSTRAINTS: Final = (
     (
-        r"\[DELTA_VIOLATE_CONSTRAINT\w*\] CHECK constraint (\S+) ",
+        r"\[DELTA_VIOLATE_CONSTRAINT\w*\] CHECK constraint (.+?) (?:\(|violated)",
         "23514",
         'new row for relation "{table}" violates check constraint "{found}"',
     ),
     (
-        r"\[DELTA_NOT_NULL_CONSTRAINT_VIOLATED\] NOT NULL constraint violated for column: (.+?)\.",
+        r"\[DELTA_NOT_NULL_CONSTRAINT_VIOLATED\]"
+        r" NOT NULL constraint violated for column: (.+?)\.(?:\s|$)",
         "23502",
         'null value in column "{found}" of relation "{table}" violates not-null constraint',
     ),
