@@ -24,7 +24,7 @@ from fix_proxy import Proxy
 from penstock.cli.main import app
 from penstock.node.status import Health
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [part_of_make_faults, pytest.mark.postgres, pytest.mark.slow]
 
 _SETUP: Final = "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t"
 _WITHIN: Final = 15.0
@@ -102,7 +102,6 @@ def test_a_full_disk_under_the_state_store(
         streams(node)
 
 
-@part_of_make_faults
 def test_an_object_store_that_stalls(
     node: NodeProcess,
     database: Database,
@@ -126,7 +125,6 @@ def test_an_object_store_that_stalls(
     streams(node)
 
 
-@part_of_make_faults
 def test_a_cluster_without_workers(node: NodeProcess, database: Database, tmp_path: Path) -> None:
     database.execute(_SETUP)
     database.execute("INSERT INTO t SELECT i, repeat('v', 1000) FROM generate_series(1, 12000) i")

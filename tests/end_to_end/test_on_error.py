@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.errors import InvalidParameterValue
@@ -154,6 +154,7 @@ def test_other_ways_on_of_a_disabled_subscription(
         assert sorted(node.rows("t")) == [(50,), (51,)]
 
 
+@part_of_make_faults
 def test_a_right_that_a_copy_lacks_disables_it(
     local_node: Callable[..., LocalNode], database: Database, stock: Database
 ) -> None:
