@@ -155,7 +155,7 @@ def test_hints_name_the_subscription(node: LocalNode, database: Database) -> Non
     # The connection's errors are told by who knows whose it is.
     nowhere = database.conninfo.replace(f"dbname={database.name}", "dbname=nowhere")
     sql(f"{_ALTER} CONNECTION '{nowhere}'")
-    status = node.stopped(_NAME)
+    status = node.retrying(_NAME)
     connection = f"Correct the connection string. Run {_ALTER} CONNECTION '...'."
     assert status.error_hint == connection
     with pytest.raises(PenstockError) as refused:

@@ -484,8 +484,6 @@ CONNECT_PREFIX: Final = "could not connect to the publisher: "
 
 ALTERED: Final = "ALTER SUBSCRIPTION"
 """The command tag."""
-_ENABLE: Final = "ENABLE"
-_REFRESH: Final = "REFRESH PUBLICATION"
 
 
 def create_subscription(
@@ -674,8 +672,6 @@ def ask_published(
                 else publisher.publications_of_different_origin(names, besides),
             )
     except PenstockError as error:
-        if error.alter == _ENABLE:  # the remedy after a worker's error; here it is REFRESH
-            error = error.changed(alter=_REFRESH)
         raise error.with_statement(alter(subscription.name)) from None
 
 
