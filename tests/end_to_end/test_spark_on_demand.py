@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -95,31 +93,15 @@ def test_a_jvm_that_is_killed_is_started_again(tmp_path: Path, database: Databas
         node.start()
         caught_up(node, database)
         assert_equal(database, node, "one")
-        kill_jvm(node)
+        node.kill_below(b"java")
         database.execute("ALTER PUBLICATION p ADD TABLE two")
         node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
         node.wait_for("a second start", lambda: node.log().count("Spark has started") == 2)
-        kill_jvm(node)  # the copy has just begun, or is about to
+        node.kill_below(b"java")  # the copy has just begun, or is about to
         caught_up(node, database)
         assert_equal(database, node, "one", "two")
         assert node.log().count("Spark has started") >= 3
         assert node.log().count("Spark has ended") >= 2
-
-
-def kill_jvm(node: NodeProcess) -> None:
-    (jvm,) = (pid for pid in Path("/proc").glob("[0-9]*") if is_jvm(pid, node.pid))
-    os.kill(int(jvm.name), signal.SIGKILL)
-
-
-def is_jvm(process: Path, parent: int) -> bool:
-    with contextlib.suppress(OSError):
-        name, _, rest = (process / "stat").read_text("utf-8").partition("(")[2].rpartition(")")
-        return (
-            name == "java"
-            and rest.split()[:2] != ["Z", str(parent)]
-            and (rest.split()[1] == str(parent))
-        )
-    return False
 
 
 @part_of_make_faults
