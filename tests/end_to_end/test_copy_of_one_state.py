@@ -187,11 +187,18 @@ def test_what_changed_before_the_locks_is_copied_again(
     database.execute(_TABLES)
     after_the_snapshot(monkeypatch, lambda: database.execute(ddl))
     node = local_node(copy_unit_size="256kB", wal_retrieve_retry_interval="500ms")
+    assert_copied_again(node, database, caplog)
+    assert node.status("s").error is None
+
+
+def assert_copied_again(
+    node: LocalNode, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A change while the copies begin is noticed, and all rows are there in the end."""
     node.subscribe("s", database, "p")
     node.caught_up("s", database)
     assert "was changed while its initial copy began" in caplog.text
     assert_equal(node, database, "t", "root", "other")
-    assert node.status("s").error is None
 
 
 @pytest.mark.parametrize("version", [in_make_faults(14), 18])
@@ -217,11 +224,7 @@ def test_a_partition_that_was_away_for_a_moment_is_copied(
         return found
 
     monkeypatch.setattr(tablesync, "_prepare", prepare)
-    node = local_node(wal_retrieve_retry_interval="500ms")
-    node.subscribe("s", database, "p")
-    node.caught_up("s", database)
-    assert "was changed while its initial copy began" in caplog.text
-    assert_equal(node, database, "t", "root", "other")
+    assert_copied_again(local_node(wal_retrieve_retry_interval="500ms"), database, caplog)
 
 
 @pytest.mark.parametrize("version", [in_make_faults(14), 18])
