@@ -88,6 +88,8 @@ class Options:
 COPY: Final = "copy of 5000000 accounts"
 UPDATES: Final = "backlog of 1000000 random updates"
 STEADY: Final = "commit to visible, one table, 100/s, p50 / p95 / p99"
+AFAR: Final = ", round trip 1 ms"
+IN_S3: Final = ", warehouse in S3"
 PUBLISHED_COPY: Final = "publishing: copy of 5000000 accounts"
 PUBLISHED_CHANGES: Final = "publishing: 1000000 changes in 20 transactions"
 
@@ -146,6 +148,19 @@ TABLES: Final = (
             STEADY: "commit to visible, one table, 100 transactions/s, p50 / p95 / p99",
             "commit to visible, 20 tables, 100/s, p50 / p95 / p99": "20 tables",
             "commit to visible, TPC-B, 200/s, p50 / p95 / p99": "TPC-B, 200 transactions/s",
+            "commit to visible, 1000 tables, 50/s, p50 / p95 / p99": "1,000 tables, 50/s",
+            f"{COPY}{AFAR}": "publisher 1 ms away: initial copy of 5 M rows",
+            f"backlog of 500000 inserts, 1 row a transaction{AFAR}": (
+                "publisher 1 ms away: backlog of 500,000 inserts, 1 row a transaction"
+            ),
+            f"{STEADY}{AFAR}": "publisher 1 ms away: commit to visible, one table, 100/s",
+            f"copy of 300000 rows of wide{IN_S3}": (
+                "warehouse in S3: 300,000 rows of 20 columns, every fourth with 3 kB"
+            ),
+            f"backlog of 500000 inserts, 10 rows a transaction{IN_S3}": (
+                "warehouse in S3: backlog of 500,000 inserts, 10 rows a transaction"
+            ),
+            f"{STEADY}{IN_S3}": "warehouse in S3: commit to visible, one table, 100/s",
         },
     ),
     Figures(
@@ -169,7 +184,7 @@ def newest(history: str) -> dict[str, tuple[str, str, str]]:
     for line in history.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 6 and re.fullmatch(r"\d{4}-\d\d-\d\d", cells[0]):
-            workload = re.sub(r" \([^()]*\)$", "", cells[2])
+            workload = re.sub(r" \([^()]*\)(?=$|, )", "", cells[2])
             found[workload] = (cells[3], cells[4], cells[5])
     return found
 
