@@ -498,3 +498,13 @@ def test_verdict_and_text_are_postgresqls(text: str, world: World) -> None:
         assert world.our_rows(got.predicate) == []
     else:
         assert got == expected.verdict
+
+
+def test_columns_may_have_any_name(world: World) -> None:
+    columns = [("item", "integer"), ('"Each"', "integer"), ("a", "integer[]")]
+    world.create(columns, [("5", "1", "{1,2}"), ("1", "5", "{1,2}"), ("1", "1", "{NULL,2}")])
+    for text in ("item = ANY(a)", "item <> ALL(a)", '"Each" = ANY(a)'):
+        compiled = world.we_say(text)
+        assert isinstance(compiled, RowFilter)
+        assert world.our_rows(compiled.predicate) == world.postgres_rows(text)
+    world.create(COLUMNS, [])

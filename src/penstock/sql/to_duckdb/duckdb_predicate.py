@@ -36,6 +36,7 @@ from penstock.sql.to_duckdb.duckdb_functions import cast, function
 from penstock.sql.to_duckdb.duckdb_operators import PLAIN, binary, compare, prefix
 from penstock.sql.to_duckdb.duckdb_patterns import like_escape
 from penstock.sql.to_duckdb.duckdb_values import (
+    EACH,
     Value,
     aligned,
     array,
@@ -323,16 +324,16 @@ class ExpressionCompiler:
         if isinstance(right_node, Const):
             return Value("CAST(NULL AS BOOLEAN)", BOOL, None, left.fails)
         right = self.value(right_node)
-        item = Value("item", element(right.type), right.shape)
+        item = Value(EACH, element(right.type), right.shape)
         test = binary(node.name, left, item, BOOL, right_node)
         if test.fails:
             raise refused("ANY or ALL over an array with a value that may fail")
-        found = f"list_transform({right.sql}, lambda item: {test.sql})"
+        found = f"list_transform({right.sql}, lambda {EACH}: {test.sql})"
         decided, rest = ("TRUE", "FALSE") if node.any else ("FALSE", "TRUE")
         sql = (
             f"CASE WHEN {right.sql} IS NULL THEN NULL"
             f" WHEN list_contains({found}, {decided}) THEN {decided}"
-            f" WHEN len(list_filter({found}, lambda item: item IS NULL)) > 0 THEN NULL"
+            f" WHEN len(list_filter({found}, lambda {EACH}: {EACH} IS NULL)) > 0 THEN NULL"
             f" ELSE {rest} END"
         )
         return Value(sql, BOOL, None, right.fails)

@@ -44,6 +44,9 @@ MAX_PRECISION: Final = 38
 _DIGITS: Final = {INT2: 5, INT4: 10, INT8: 19}
 _LAST_TIMESTAMP_YEAR: Final = 294_246
 _NUMBER: Final = re.compile(r"-?(\d+)(?:\.(\d+))?")
+EACH: Final = "each".ljust(64, "_")
+"""The parameter of a lambda. It is longer than a column's name can be (NAMEDATALEN): DuckDB would
+take a column of this name, in upper or lower case, for the parameter."""
 
 DUCKDB: Final = {
     BOOL: "BOOLEAN",
