@@ -30,10 +30,8 @@ def paired_columns(
     table: LakeTable, columns: Sequence[LakeColumn], changed: Collection[str]
 ) -> tuple[LakeColumn, ...]:
     """Return the columns that identify rows (the key, or all columns without a key) if one of them
-    is changed. Return () if none is changed, or if the table has no replica identity. ``changed``:
-    names in Delta."""
-    if table.identity is None:
-        return ()
+    is changed, otherwise (). Output plugins see an UPDATE even without a replica identity.
+    ``changed``: names in Delta."""
     key = table.identity or table.primary_key
     found = tuple(c for c in columns if not key or c.name in key)
     return found if any(c.delta in changed for c in found) else ()
