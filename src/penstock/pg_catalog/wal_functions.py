@@ -48,6 +48,11 @@ _COMMIT_TIMES: Final = {
     _ORIGIN: (("xid",), "record"),
 }
 
+_AGE: Final = "xid_age"
+_FIRST_NORMAL: Final = 3
+_INT_MAX: Final = (1 << 31) - 1
+_XIDS: Final = 1 << 32
+
 WAL_FUNCTIONS: Final = frozenset(
     {_NAME, _OFFSET, _SPLIT, *_CURRENT, *_ASSIGNED, *_STATUS, *_COMMIT_TIMES}
 )
@@ -82,6 +87,7 @@ class WalFunctions:
         for name, (arguments, returns) in _COMMIT_TIMES.items():
             function = CatalogFunction(name, arguments, returns)
             found[name] = PythonFunction(function, self._commit_times, strict=bool(arguments))
+        found[_AGE] = PythonFunction(CatalogFunction(_AGE, ("xid",), "int4"), self._age)
         last = CatalogFunction(f"{_LAST}_allowed", (), "bool")
         origin = CatalogFunction(f"{_ORIGIN}_allowed", ("xid",), "bool")
         found[last.name] = PythonFunction(last, self._commit_times, strict=False)
@@ -149,6 +155,15 @@ class WalFunctions:
         if xid in prepared:
             return "in progress"
         return "committed" if xid > 0 else None
+
+    def _age(self, xid: int) -> int:
+        """Return how many transaction IDs before the next one it is."""
+        if xid < _FIRST_NORMAL:
+            return _INT_MAX
+        with self._catalog.read() as t:
+            coming = t.transactions.next_xid()
+        age = (coming - xid) % _XIDS
+        return age - _XIDS if age > _INT_MAX else age
 
     def _commit_times(self, *_: object) -> None:
         if self._facts.settings.get("track_commit_timestamp") == "on":

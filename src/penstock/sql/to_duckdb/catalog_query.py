@@ -26,6 +26,7 @@ from penstock.pgtypes.pg_type import (
     TEXT,
     TIMESTAMPTZ,
     VOID,
+    XID,
 )
 from penstock.pgtypes.type_names import length_of
 from penstock.sql.builtin import functions, functions_by_name
@@ -113,6 +114,8 @@ from penstock.sql.typed.set_returning import SERIES
 from penstock.sqlstate import UndefinedFunction
 
 _LSN: Final = (20, 0)
+_OF_TYPES: Final[Mapping[tuple[str, tuple[int, ...]], str]] = {("age", (XID,)): "xid_age"}
+"""The functions that the node provides for some types only, by name and argument types."""
 _SESSION: Final = {
     "current_timestamp": "now",
     "localtimestamp": "now",
@@ -245,7 +248,8 @@ class CatalogCompiler(QueryCompiler):
     def _of_text(self, node: FuncExpr, values: Sequence[Value]) -> Value | None:
         """Compile a text function: its results are PostgreSQL's, and their bytes are counted."""
         row = functions().get(node.oid)
-        exact = BY_PROC.get((node.name, () if row is None else row.arguments))
+        called = node.name, () if row is None else row.arguments
+        exact = BY_PROC.get(called) or _OF_TYPES.get(called)
         if exact is not None:
             return replace(self.python(exact, values), type=node.type)
         match node.name, len(values):

@@ -7,14 +7,16 @@ cover text between its operators.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import md5
 from typing import Any, Final
 
 from penstock.errors import InvalidParameterValue, PenstockError
 from penstock.identifiers import quote_literal
 from penstock.pgtypes import pg_type
-from penstock.pgtypes.pg_type import INT4, TEXT, TEXT_ARRAY
+from penstock.pgtypes.pg_type import BYTEA, INT4, TEXT, TEXT_ARRAY
 from penstock.sql.text.array_literals import join_array
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
 from penstock.sql.to_duckdb.duckdb_patterns import common_pattern
@@ -27,6 +29,9 @@ _MAX_ALLOC: Final = (1 << 30) - 1
 _BYTES: Final = 4
 """The most bytes of a character."""
 _ITEM: Final = 64
+_LINE: Final = 76
+"""The length of a line of base64."""
+_ASCII: Final = 0x80
 
 
 class Budget:
@@ -183,7 +188,41 @@ def _plain_size(text: str, *_: Any) -> int:
     return _bytes(text)
 
 
-_LETTERS: Final = {"t": TEXT, "i": INT4, "a": TEXT_ARRAY}
+def _get_byte(data: bytes, index: int) -> int:
+    if not 0 <= index < len(data):
+        raise PenstockError(
+            f"index {index} out of valid range, 0..{len(data) - 1}", sqlstate="2202E"
+        )
+    return data[index]
+
+
+def _encode(data: bytes, form: str) -> str:
+    match form.lower():
+        case "hex":
+            return data.hex()
+        case "base64":
+            lines = base64.b64encode(data).decode()
+            return "\n".join(lines[at : at + _LINE] for at in range(0, len(lines), _LINE))
+        case "escape":
+            return "".join(map(_escaped, data))
+    raise InvalidParameterValue(f'unrecognized encoding: "{form}"')
+
+
+def _escaped(byte: int) -> str:
+    if byte == ord("\\"):
+        return "\\\\"
+    return chr(byte) if 0 < byte < _ASCII else f"\\{byte:03o}"
+
+
+def _encoded_size(data: bytes, _: str) -> int:
+    return 4 * len(data)
+
+
+def _no_size(*_: Any) -> int:
+    return 0
+
+
+_LETTERS: Final = {"t": TEXT, "i": INT4, "a": TEXT_ARRAY, "y": BYTEA}
 
 
 def _of(
@@ -212,6 +251,11 @@ _ALL: Final = (
     _of("quote_literal", "t", quote_literal, lambda text: 2 * _bytes(text)),
     _of("textcat", "tt", lambda a, b: a + b, lambda a, b: _bytes(a) + _bytes(b)),
     _of("common_pattern", "t", common_pattern, _plain_size),
+    _of("get_byte", "yi", _get_byte, _no_size, "int4"),
+    _of("octet_length", "y", len, _no_size, "int4"),
+    _of("length", "y", len, _no_size, "int4"),
+    _of("md5", "y", lambda data: md5(data, usedforsecurity=False).hexdigest(), _no_size),
+    _of("encode", "yt", _encode, _encoded_size),
     # pg_proc has no functions with these arguments; only the compiler calls them.
     _of("bpchar", "ti", _bpchar, lambda _, length: length),
     _of("concat_ws", "ta", _concat_ws, _concat_ws_size),

@@ -242,6 +242,8 @@ class QueryExpressions(ExpressionAnalysis):
 
 def field_of(node: Node, name: str) -> Node:
     """Return ``(row).field`` for a row of _pg_expandarray."""
+    if node.type == RECORD and isinstance(node, FuncExpr) and typmod_of(node) < 0:
+        raise FeatureNotSupported(f"({node.name}(...)).{name} is not supported: call it in FROM")
     if node.type != RECORD or typmod_of(node) < 0:
         raise WrongObjectType(
             f"column notation .{name} applied to type {type_name(node.type)}, which is not a "

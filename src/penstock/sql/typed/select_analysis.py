@@ -550,6 +550,8 @@ class FromClause:
                 series = SeriesScan(self._relations.name(), (column,), start, stop, step)
                 return series, _named(series, raw.alias, SERIES, None)
         node = expressions.transform(raw.call)
+        if known is None and node.type == RECORD:
+            raise FeatureNotSupported(f"function {name} is not supported in FROM of this query")
         columns = known or (Attribute(raw.alias.name if raw.alias else name, node.type),)
         if raw.ordinality:
             columns = (*columns, Attribute("ordinality", INT8))
