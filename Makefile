@@ -30,7 +30,7 @@ help:
 	@echo '                 bench/history.md (ARGS="--only copy,updates" for some, ARGS=--help)'
 	@echo 'make bench-quick  the same with small sizes, four minutes; prints and adds nothing'
 	@echo 'make bench-hour  an hour of pgbench against a node: lag, memory, files (ARGS="--seconds 600")'
-	@echo 'make bench-slots  changes read from a slot by SQL, beside PostgreSQL 17 (ARGS=--help)'
+	@echo 'make bench-slots  changes read from a slot by SQL, beside PostgreSQL (ARGS=--help)'
 	@echo 'make bench-memory  peaks of memory with wide rows and many files (ARGS=--help)'
 	@echo 'make bench-large  one transaction of 20 million rows, from COMMIT to readable (ARGS=--help)'
 	@echo 'make bench-verify  penstock verify of 5 million rows while pgbench writes (ARGS=--help)'
