@@ -20,6 +20,7 @@ from penstock.backend.services import SessionServices
 from penstock.backend.startup_report import ALWAYS_REPORTED
 from penstock.catalog import Catalog, LakeTransaction, Role
 from penstock.decoding import find_plugin
+from penstock.decoding.reorder_buffer import DecodingStats
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
@@ -54,7 +55,7 @@ class VersionsAsRows:
             yield TransactionBegin(transaction, streamed)
             for member in transaction.members:
                 cells = (Text(str(member.to_version).encode()),)
-                row = Insert(RELATION.oid, cells, transaction.xid if streamed else None)
+                row = Insert(RELATION.oid, cells)
                 yield Portion((RELATION,), xlog_data(transaction.begin, 0, encode(row)), 1)
             yield TransactionEnd(transaction)
 
@@ -64,6 +65,7 @@ def slot_reading(
     sequencer: Sequencer,
     slots: Slots,
     decoding: Callable[[DecodingOptions], ChangeSource],
+    stats: Callable[[str], DecodingStats] = lambda slot: DecodingStats(),
 ) -> LogicalReading:
     """The reading of slots of pgoutput, by SQL functions and streams."""
 
@@ -71,7 +73,15 @@ def slot_reading(
         raise AssertionError("pgoutput looks up nothing")
 
     return LogicalReading(
-        catalog, sequencer, slots, find_plugin, 18, lambda: 1 << 20, decoding, no_catalogs
+        catalog,
+        sequencer,
+        slots,
+        find_plugin,
+        18,
+        lambda: 1 << 20,
+        lambda options, context: decoding(options),
+        no_catalogs,
+        stats,
     )
 
 
@@ -130,7 +140,9 @@ class LakeServer:
                 "lake": None,
                 "jobs": NoJobs(),
                 "run_command": None,
-                "reading": slot_reading(self.catalog, self.sequencer, self.slots, self.decoding),
+                "reading": slot_reading(
+                    self.catalog, self.sequencer, self.slots, self.decoding, self.senders.stats
+                ),
                 "settings": self.settings,
                 "version": 18,
                 "system_identifier": "7",

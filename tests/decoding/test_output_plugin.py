@@ -423,7 +423,7 @@ def test_progress_is_told() -> None:
         assert told == [(100, 7, False), (208, 7, True)]
         told.clear()
         list(ctx.process([transaction(inserts(250))]))
-        assert len(told) == 4  # after each hundred changes, too
+        assert len(told) == 251  # after each change, too: a plugin may be slow
 
 
 def test_what_was_prepared_before_goes_out_with_its_verdict() -> None:
@@ -444,7 +444,7 @@ def test_what_was_prepared_before_goes_out_with_its_verdict() -> None:
 def test_blocks_of_a_streamed_transaction_are_bounded() -> None:
     names = [*BASIC, *(n for n in STREAMING if not n.endswith("_batch"))]
     item = transaction(inserts(100), inserts(100), inserts(100), streamed=True)
-    for work_mem, blocks in ((1, 3), (1 << 20, 1)):
+    for work_mem, blocks in ((1, 300), (1 << 20, 1)):
         got = texts(plugin_of(*names), [item], limits=MemoryLimits(work_mem=work_mem))
         assert got.count("stream_start") == got.count("stream_stop") == blocks
         assert got[-2:] == ["stream_stop", "stream_commit"]

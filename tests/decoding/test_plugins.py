@@ -30,12 +30,13 @@ from penstock.decoding import (
     find_plugin,
 )
 from penstock.decoding.plugins.test_decoding import TestDecoding
-from penstock.decoding.plugins.wal2json import read_options
+from penstock.decoding.plugins.wal2json import Wal2Json, read_options
 from penstock.decoding.publication_rules import AsPublished, PublishedRelation
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.pgoutput import messages as m
 from penstock.pgoutput.decoder import Decoder
+from penstock.protocol.answers import Notice
 from penstock.relation import Relation, ReplicaIdentity
 
 _TYPES = (16, 20, 21, 23, 25, 26, 700, 701, 1043, 1082, 1184, 1560, 1562, 1700, 2950, 3802, 1007)
@@ -92,6 +93,32 @@ def test_columns_and_rows_give_the_same(changes: list[RowBatch], skip: bool, str
     got = written(TestDecoding(), [item], options=options)
     assert got == written(RowByRow(), [item], options=options)
     assert len(got) == sum(map(len, changes)) + (3 if stream else 2)
+
+
+class JsonRowByRow(Wal2Json):
+    """The plugin without its columnar callback."""
+
+    change_batch = OutputPlugin.change_batch
+
+
+_JSON: tuple[list[tuple[str, str]], ...] = (
+    [("format-version", "2")],
+    [("format-version", "2"), ("include-lsn", "1"), ("include-pk", "1"), ("actions", "update")],
+    [("include-not-null", "1"), ("pretty-print", "1"), ("numeric-data-types-as-string", "1")],
+    [("write-in-chunks", "1"), ("pretty-print", "1"), ("include-xids", "1")],
+    [("filter-tables", "Sch.t")],
+    [],
+)
+
+
+@given(st.lists(batches(), min_size=1, max_size=2), st.sampled_from(_JSON))
+def test_json_of_columns_and_of_rows(
+    changes: list[RowBatch], options: list[tuple[str, str]]
+) -> None:
+    reader = OutputReader(warn=lambda notice: None)
+    got = written(Wal2Json(), [transaction(*changes)], options=options, reader=reader)
+    wanted = written(JsonRowByRow(), [transaction(*changes)], options=options, reader=reader)
+    assert got == wanted
 
 
 def test_what_test_decoding_prints_of_an_update() -> None:
@@ -233,13 +260,15 @@ def test_wal2json_format_2() -> None:
 
 
 def test_wal2json_warns_of_tables_without_identity() -> None:
-    warned: list[str] = []
+    warned: list[Notice] = []
     batch = RowBatch(BARE, Action.DELETE, None, None, Lsn(1), rows=1)
     options = [("format-version", "2"), ("include-transaction", "0")]
     plugin = find_plugin("wal2json")
     reader = OutputReader(warn=warned.append)
     assert texts(plugin, [transaction(batch)], options=options, reader=reader) == []
-    assert warned == ['no tuple identifier for DELETE in table "public"."Bare"']
+    assert [notice.message for notice in warned] == [
+        'no tuple identifier for DELETE in table "public"."Bare"'
+    ]
 
 
 @pytest.mark.parametrize(

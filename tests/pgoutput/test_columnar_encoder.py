@@ -20,7 +20,7 @@ from penstock.pgoutput.columnar_encoder import (
 from penstock.pgoutput.decoder import Decoder
 from penstock.pgoutput.encoder import encode
 from penstock.pgoutput.messages import NULL, Binary, Cell, Text, TupleData
-from penstock.protocol.copy_both import xlog_data, xlog_data_head
+from penstock.protocol.copy_both import insert_int32, xlog_data, xlog_data_head
 
 OID = 2**32 - 7
 CELLS = st.none() | st.binary(max_size=5) | st.just(b"x" * 300)
@@ -73,7 +73,9 @@ def read_again(made: bytes, wanted: Sequence[m.Message], xid: int | None) -> Non
 def test_inserts(data: st.DataObject, rows: int, header: Header, xid: int | None) -> None:
     new = data.draw(tables(rows))
     wanted = [m.Insert(OID, tuple_of(new, row), xid=xid) for row in range(rows)]
-    made = insert_messages(OID, new, rows, xlog_data_head(*header), xid)
+    made = insert_messages(OID, new, rows, xlog_data_head(*header))
+    if xid is not None:
+        made = insert_int32(made, rows, 1, xid)  # as pgoutput does in a streamed block
     same(made, wanted, header)
     read_again(made, wanted, xid)
 
@@ -85,7 +87,9 @@ def test_deletes(
 ) -> None:
     old = data.draw(tables(rows))
     wanted = [m.Delete(OID, tuple_of(old, row), kind, xid=xid) for row in range(rows)]
-    made = delete_messages(OID, old, kind, rows, xlog_data_head(*header), xid)
+    made = delete_messages(OID, old, kind, rows, xlog_data_head(*header))
+    if xid is not None:
+        made = insert_int32(made, rows, 1, xid)  # as pgoutput does in a streamed block
     same(made, wanted, header)
     read_again(made, wanted, xid)
 
@@ -103,7 +107,9 @@ def test_updates(
         )
         for row in range(rows)
     ]
-    made = update_messages(OID, new, rows, xlog_data_head(*header), old=old, kind=kind, xid=xid)
+    made = update_messages(OID, new, rows, xlog_data_head(*header), old=old, kind=kind)
+    if xid is not None:
+        made = insert_int32(made, rows, 1, xid)  # as pgoutput does in a streamed block
     same(made, wanted, header)
     read_again(made, wanted, xid)
 

@@ -217,7 +217,7 @@ class Subscriber:
             lake.warehouse,
             lake.catalog,
             RelationSyncCache(lake.catalog, self._options.publication_names, 18),
-            DecodingOptions(self._options),
+            DecodingOptions(self._options, streaming=self._options.streaming is not None),
             lambda: lake.work_mem,
         )
         sent: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,8 @@ def test_a_subscriber_is_seen(lake: LakeNode, subscriber: Callable[..., Database
     )
     assert (name, spilled, transactions) == ("watched", 0, 2)
     assert size == now["penstock_replication_slot_bytes_total", "watched"] > 0
+    ((reply,),) = lake.rows("SELECT reply_time FROM pg_stat_replication")
+    assert abs((datetime.now(UTC) - reply).total_seconds()) < 60
 
     database.execute("ALTER SUBSCRIPTION watched DISABLE")
     wait_until(

@@ -1,16 +1,20 @@
-"""A large transaction for an output plugin with the callbacks of streaming: the sequence of the
-chapter "Streaming of Large Transactions for Logical Decoding", with messages of its block."""
+"""Output plugins with callbacks of streaming, and slow ones: the sequence of the chapter "Streaming
+of Large Transactions for Logical Decoding", with messages of its block; when the client gets what a
+slow plugin writes, and when its slot is free."""
 
 from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.embedded import wait_until
 from publishing.lake_node import LakeNode
+from publishing.recvlogical import recvlogical
 
 _CODE = """
 from penstock.decoding import OutputPlugin
@@ -52,7 +56,28 @@ class Streams(OutputPlugin):
     def stream_message(self, ctx, txn, lsn, transactional, prefix, message):
         self._say(ctx, f"stream_message({prefix})")
 """
+
+_SLOW = """
+
+import time
+
+
+class Slow(OutputPlugin):
+    def begin(self, ctx, txn):
+        pass
+
+    def change(self, ctx, txn, relation, change):
+        time.sleep(1)
+        ctx.prepare_write()
+        ctx.out.append("change")
+        ctx.write()
+        ctx.warning("this takes time")
+
+    def commit(self, ctx, txn, commit_lsn):
+        pass
+"""
 _ROWS = 3000
+_ACTIVE = "SELECT active FROM pg_replication_slots WHERE slot_name = 'slow'"
 
 
 @pytest.fixture
@@ -60,11 +85,14 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LakeNode]:
     packages = tmp_path / "packages"
     info = packages / "streams-1.0.dist-info"
     info.mkdir(parents=True)
-    (packages / "streams.py").write_text(_CODE)
+    (packages / "streams.py").write_text(_CODE + _SLOW)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: streams\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[penstock.output_plugins]\nstreams = streams:Streams\n")
+    (info / "entry_points.txt").write_text(
+        "[penstock.output_plugins]\nstreams = streams:Streams\nslow = streams:Slow\n"
+    )
     monkeypatch.syspath_prepend(str(packages))
-    settings = {"output_plugin_libraries": ["streams"], "logical_decoding_work_mem": "64kB"}
+    plugins = ["streams", "slow"]
+    settings = {"output_plugin_libraries": plugins, "logical_decoding_work_mem": "64kB"}
     with LakeNode(tmp_path / "node", None, **settings) as started:
         yield started
 
@@ -99,3 +127,20 @@ def test_the_sequence_of_callbacks(lake: LakeNode) -> None:
     assert large[1] == "stream_message(first)"
     assert large[-3] == "stream_message(last)"
     assert large.count("stream_change") == _ROWS
+
+
+def test_a_slow_plugin_is_sent_as_it_writes(lake: LakeNode) -> None:
+    """Its client may leave at any time."""
+    lake.execute(
+        "CREATE TABLE slow (id integer PRIMARY KEY)",
+        "SELECT 1 FROM pg_create_logical_replication_slot('slow', 'slow')",
+        f"INSERT INTO slow VALUES {', '.join(f'({number})' for number in range(60))}",
+    )
+    began = time.monotonic()
+    with recvlogical(lake, "lake", "--slot", "slow", "--start", "-f", "-") as client:
+        assert client.stdout is not None and client.stderr is not None
+        assert [client.stdout.readline() for _ in range(2)] == ["change\n"] * 2
+        assert client.stderr.readline() == "WARNING:  this takes time\n"
+        assert lake.rows(_ACTIVE) == [(True,)]
+    assert time.monotonic() - began < 20
+    wait_until(lambda: lake.rows(_ACTIVE) == [(False,)], "the slot", 5)

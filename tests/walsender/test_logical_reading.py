@@ -111,4 +111,4 @@ def opened(
         server.catalog, server.sequencer, slots, lambda wanted: source or _Nothing()
     )
     request = SlotRequest("f", True, confirm, "s", upto, None, _OPTIONS)
-    return reading.open(request, 1, cancelled)
+    return reading.open(request, 1, cancelled, lambda notice: None)

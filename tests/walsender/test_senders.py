@@ -5,24 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from fix_lake import LakeServer
-from penstock.lsn import Lsn
-from penstock.walsender.senders import Senders, Totals
+from penstock.decoding.reorder_buffer import DecodingStats
+from penstock.walsender.senders import Senders
 from penstock.walsender.slots import Slots
-from penstock.walsender.stream import SenderState
 
 
-def test_totals_are_of_all_streams_of_a_slot_until_it_is_made_anew() -> None:
+def test_counts_are_of_all_readers_of_a_slot_until_it_is_made_anew() -> None:
     senders = Senders()
-    for pid, (slot, transactions) in enumerate([("a", 1), ("b", 2), ("a", 3)]):
-        state = SenderState(slot, Lsn(1))
-        with senders.running(pid, state, role=10, application_name="", address="127.0.0.1", port=1):
-            state.transactions, state.bytes = transactions, transactions * 10
-            running = senders.totals(slot)
-        assert senders.totals(slot) == running
-    assert senders.totals("a") == Totals(4, 40)
+    for slot, transactions in (("a", 1), ("b", 2), ("a", 3)):
+        senders.stats(slot).total_txns += transactions
+    assert senders.stats("a") == DecodingStats(4)
     senders.forget("a")
-    assert senders.totals("a") == Totals()
-    assert senders.totals("b") == Totals(2, 20)
+    assert senders.stats("a") == DecodingStats()
+    assert senders.stats("b") == DecodingStats(2)
 
 
 def test_a_slot_that_is_made_is_told(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import logging
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -35,6 +35,7 @@ from penstock.protocol import frontend_messages as m
 from penstock.protocol.answers import (
     Answer,
     Cells,
+    ColumnRows,
     CopyOut,
     Done,
     Empty,
@@ -53,6 +54,7 @@ from penstock.protocol.backend_messages import (
     TransactionStatus,
     backend_key_data,
     data_row,
+    data_rows,
     notice_response,
     parameter_status,
 )
@@ -469,7 +471,7 @@ class _Portal:
     parameters: tuple[bytes | None, ...] = field(repr=False)
     fields: tuple[FieldDescription, ...] | None
     answer: Rows | None = None
-    rows: Iterator[Cells] | None = None
+    rows: Iterable[Cells] | None = None
     ran: bool = False
 
 
@@ -582,6 +584,8 @@ class ExtendedQuery:
         if portal.answer is None:
             return
         assert portal.rows is not None
+        if message.max_rows > 0:
+            portal.rows = iter(portal.rows)
         answer = replace(portal.answer, rows=portal.rows)
         send_rows(self._session, self._pump, answer, described=True, limit=message.max_rows)
 
@@ -662,6 +666,8 @@ def _text(value: bytes, type_oid: int, code: int, number: int, encoding: ClientE
 
 _PORTION: Final = 1 << 16
 """Bytes of rows that are sent at once."""
+_HELD: Final = 4 << 20
+"""Bytes of rows that wait for notices (work_mem of a server, which keeps more in files)."""
 _CLIENT_ENCODING: Final = "client_encoding"
 
 
@@ -693,7 +699,7 @@ def send_answer(
             _send_copy(session, pump, answer)
         case Streaming(run):
             pump.send(session.copy_both_response())
-            run(_Stream(pump))
+            run(_Stream(session, pump))
             pump.send(session.finish_streaming())
 
 
@@ -709,31 +715,83 @@ def send_rows(
 
     Raises as ``send_answer``.
     """
-    out, count = bytearray(), 0
-    if not described:
-        out += session.row_description(answer.fields)
+    head = b"" if described else session.row_description(answer.fields)
     rows = in_encoding(answer.rows, answer.fields, session.client_encoding)
-    for row in islice(rows, limit) if limit > 0 else rows:
+
+    def end(count: int) -> bytes:
+        if limit > 0 and count == limit:
+            return session.portal_suspended()
+        return session.command_complete(f"{answer.tag} {count}" if answer.counted else answer.tag)
+
+    portions = _messages(islice(rows, limit) if limit > 0 else rows)
+    _send_portions(session, pump, head, portions, end, answer.notices)
+
+
+def _messages(rows: Iterable[Cells]) -> Iterator[tuple[int, bytes]]:
+    """Yield numbers of rows, and their messages."""
+    if isinstance(rows, ColumnRows):
+        for columns in rows.portions():
+            yield len(columns[0]), data_rows(columns)
+        return
+    out, count = bytearray(), 0
+    for row in rows:
         out += data_row(row)
         count += 1
         if len(out) >= _PORTION:
-            pump.send(bytes(out))
+            yield count, bytes(out)
             out.clear()
-    if limit > 0 and count == limit:
-        pump.send(bytes(out) + session.portal_suspended())
-        return
-    tag = f"{answer.tag} {count}" if answer.counted else answer.tag
-    pump.send(bytes(out) + session.command_complete(tag))
+            count = 0
+    yield count, bytes(out)
 
 
 def _send_copy(session: ServerSession, pump: MessagePump, answer: CopyOut) -> None:
     code = BINARY_FORMAT if answer.binary else TEXT_FORMAT
     pump.send(session.copy_out_response(answer.columns, code))
-    count = 0
-    for rows, messages in answer.chunks:
-        count += rows
-        pump.send(messages)
-    pump.send(session.copy_done() + session.command_complete(f"COPY {count}"))
+
+    def end(count: int) -> bytes:
+        return session.copy_done() + session.command_complete(f"COPY {count}")
+
+    _send_portions(session, pump, b"", answer.chunks, end, answer.notices)
+
+
+def _send_portions(
+    session: ServerSession,
+    pump: MessagePump,
+    head: bytes,
+    portions: Iterable[tuple[int, bytes]],
+    end: Callable[[int], bytes],
+    notices: Callable[[], Iterable[Notice]] | None,
+) -> None:
+    """Send the messages of rows after ``head`` and the notices, then the ``end`` of so many rows.
+
+    A server computes the rows of a function before it sends one. So rows wait here for notices, up
+    to a limit, and are not sent after an error.
+    """
+    waiting, size, count = [head], 0, 0
+    most = _PORTION if notices is None else _HELD
+
+    def send(last: bytes = b"") -> None:
+        nonlocal size
+        waiting[1:1] = [_notice(session, each) for each in notices()] if notices else []
+        pump.send(b"".join(filter(None, (*waiting, last))))
+        waiting[:], size = [b""], 0
+
+    rows = iter(portions)
+    while True:
+        try:
+            more, messages = next(rows, (None, b""))
+        except PenstockError:
+            del waiting[1:]
+            send()
+            raise
+        if more is None:
+            break
+        waiting.append(messages)
+        count, size = count + more, size + len(messages)
+        if size >= most:
+            send()
+            most = _PORTION
+    send(end(count))
 
 
 def _notice(session: ServerSession, notice: Notice) -> bytes:
@@ -743,6 +801,7 @@ def _notice(session: ServerSession, notice: Notice) -> bytes:
         sqlstate=notice.sqlstate,
         detail=notice.detail,
         hint=notice.hint,
+        context=notice.context,
         encoding=session.client_encoding,
     )
 
@@ -750,11 +809,15 @@ def _notice(session: ServerSession, notice: Notice) -> bytes:
 class _Stream:
     """The client's connection while a walsender streams (COPY BOTH)."""
 
-    def __init__(self, pump: MessagePump) -> None:
+    def __init__(self, session: ServerSession, pump: MessagePump) -> None:
+        self._session = session
         self._pump = pump
 
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
         self._pump.send(data, waiting)
+
+    def notify(self, notice: Notice) -> None:
+        self._pump.send(_notice(self._session, notice))
 
     def next_message(self, timeout_s: float) -> FrontendMessage | None:
         event = self._pump.next_event(timeout_s)

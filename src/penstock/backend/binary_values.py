@@ -21,13 +21,14 @@ from penstock.lsn import Lsn
 from penstock.pgtypes import find, pg_type
 from penstock.pgtypes.binary_output import binary_output
 from penstock.pgtypes.floating import read_float
+from penstock.pgtypes.gather import cells_of
 from penstock.pgtypes.text_output import text_output
-from penstock.protocol.answers import Cells
+from penstock.protocol.answers import Cells, ColumnRows
 from penstock.protocol.backend_messages import BINARY_FORMAT, FieldDescription
 from penstock.protocol.encoding import UTF8, ClientEncoding
 from penstock.sql.builtin.type_cache import ENUM, is_enum, types
 from penstock.sql.text.array_literals import join_array, split_array
-from penstock.sqlstate import DatatypeMismatch, UndefinedFunction
+from penstock.sqlstate import CharacterNotInRepertoire, DatatypeMismatch, UndefinedFunction
 
 CHARACTER_TYPES: Final = frozenset(
     (
@@ -86,15 +87,37 @@ def _char(cell: bytes) -> bytes:
     return cell or b"\0"
 
 
-def in_formats(rows: Iterable[Cells], fields: Sequence[FieldDescription]) -> Iterator[Cells]:
-    """Yield the rows, with columns in binary format where their fields ask for it. ``rows`` is read
-    only as far as needed.
+def in_formats(rows: Iterable[Cells], fields: Sequence[FieldDescription]) -> Iterable[Cells]:
+    """Return the rows, with columns in binary format where their fields ask for it, to be read
+    once. ``rows`` is read only as far as needed.
 
     Raises PenstockError (42883) for a value of a type that has no binary format here.
     """
-    if all(field.format != BINARY_FORMAT for field in fields):
-        return iter(rows)
-    return _batches(iter(rows), fields)
+    binary = any(field.format == BINARY_FORMAT for field in fields)
+    if isinstance(rows, ColumnRows):
+        return ColumnRows(_columns(rows, fields)) if binary else rows
+    return _batches(iter(rows), fields) if binary else iter(rows)
+
+
+def _columns(rows: ColumnRows, fields: Sequence[FieldDescription]) -> Iterator[Sequence[pa.Array]]:
+    for columns in rows.batches:
+        yield [
+            _binary_column(column, field) if field.format == BINARY_FORMAT else column
+            for column, field in zip(columns, fields, strict=True)
+        ]
+
+
+def _binary_column(column: pa.Array, field: FieldDescription) -> pa.Array:
+    oid = field.attribute.type_oid
+    family = find(oid)
+    if oid in CHARACTER_TYPES:
+        return column
+    if oid not in _SEND and oid in family.oids:
+        read = family.text_column(cells_of(column), field.attribute.typmod)
+        return binary_output(read, oid, field.attribute.typmod)
+    kinds = column.dictionary_encode()  # positions and xids of many rows are few
+    sent = pa.array(_binary(kinds.dictionary.to_pylist(), field), pa.binary())
+    return sent.take(kinds.indices)
 
 
 def _batches(rows: Iterator[Cells], fields: Sequence[FieldDescription]) -> Iterator[Cells]:
@@ -177,11 +200,19 @@ def in_encoding(
     text = [f.format != BINARY_FORMAT or f.attribute.type_oid in CHARACTER_TYPES for f in fields]
     return (
         [
-            encoding.encode(cell.decode()) if cell is not None and is_text else cell
+            encoding.encode(_decoded(cell)) if cell is not None and is_text else cell
             for cell, is_text in zip(row, text, strict=True)
         ]
         for row in rows
     )
+
+
+def _decoded(cell: bytes) -> str:
+    """Decode a cell. Raises CharacterNotInRepertoire (22021): a plugin may write any bytes."""
+    try:
+        return UTF8.decode(cell)
+    except ProtocolViolation as error:
+        raise CharacterNotInRepertoire(error.message) from None
 
 
 def no_function(which: str, type_oid: int) -> PenstockError:

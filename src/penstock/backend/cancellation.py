@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar
 
+from penstock.protocol.answers import Cells, ColumnRows
 from penstock.sqlstate import QueryCanceled
 
 Drawn = TypeVar("Drawn")
@@ -95,8 +96,13 @@ class Cancellation:
             self.check()
             raise
 
-    def drawn(self, items: Iterable[Drawn]) -> Iterator[Drawn]:
-        """Yield the items. Raises PenstockError (57014) at a cancel request."""
+    def drawn(self, rows: Iterable[Cells]) -> Iterable[Cells]:
+        """Return the rows. Reading them raises PenstockError (57014) at a cancel request."""
+        if isinstance(rows, ColumnRows):
+            return ColumnRows(self._checked(rows.batches))
+        return self._checked(rows)
+
+    def _checked(self, items: Iterable[Drawn]) -> Iterator[Drawn]:
         for item in items:
             self.check()
             yield item

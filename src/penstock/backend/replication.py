@@ -29,7 +29,7 @@ from penstock.errors import (
 )
 from penstock.pgtypes.pg_type import INT4, INT8, TEXT
 from penstock.protocol import replication_grammar as c
-from penstock.protocol.answers import Answer, Done, Duplex, Rows, Streaming
+from penstock.protocol.answers import Answer, Done, Duplex, Notice, Rows, Streaming
 from penstock.protocol.replication_grammar import (
     ReplicationCommand,
     ReplicationKind,
@@ -204,7 +204,9 @@ class ReplicationCommands:
             slot = held.enter_context(
                 services.slots.held(name, self._context.pid, version=services.version)
             )
-            plugin = held.enter_context(self._plugin(slot, command.options))
+            warnings: list[Notice] = []
+            plugin = held.enter_context(self._plugin(slot, command.options, warnings.append))
+            yield from warnings
             end = services.sequencer.position().lsn
             if command.start > end:
                 # The subscriber has changes that the node's log lacks. New changes would get the
@@ -222,10 +224,13 @@ class ReplicationCommands:
 
             yield Streaming(run)
 
-    def _plugin(self, slot: Slot, options: Options) -> LogicalDecodingContext:
-        """Start the slot's output plugin. Raises PenstockError for a bad plugin or bad options."""
+    def _plugin(
+        self, slot: Slot, options: Options, warn: Callable[[Notice], None]
+    ) -> LogicalDecodingContext:
+        """Return the context of the slot's output plugin. Raises PenstockError for a bad plugin or
+        bad options."""
         return self._services.reading.context(
-            slot, options, binary=True, interrupt=self._cancellation.check
+            slot, options, interrupt=self._cancellation.check, warn=warn
         )
 
     def _stream(

@@ -40,6 +40,7 @@ from penstock.pgtypes.pg_type import TEXT
 from penstock.protocol.answers import (
     Answer,
     Cells,
+    ColumnRows,
     CommandOutcome,
     CopyOut,
     Description,
@@ -152,7 +153,7 @@ class SessionRunner:
         self._cancellation.begin()
         version = self._services.version
         if self._walsender and is_replication_command(text, version):
-            yield from self._replication.run(parse_replication_command(text, version))
+            yield from self._replication_command(text)
             return
         self._require_database()
         statements = parse_script(text)
@@ -160,6 +161,14 @@ class SessionRunner:
             yield Empty()
         for statement in statements:
             yield from self._run(statement, BoundValues())
+
+    def _replication_command(self, text: str) -> Iterator[Answer]:
+        cut: list[str] = []
+        try:
+            command = parse_replication_command(text, self._services.version, cut.append)
+        finally:
+            yield from _notices(cut)
+        yield from self._replication.run(command)
 
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
         """Describe the parameters and columns of a statement."""
@@ -230,8 +239,7 @@ class SessionRunner:
     # One statement
 
     def _run(self, statement: Statement, parameters: BoundValues) -> Iterator[Answer]:
-        for message in statement.notices:
-            yield Notice("NOTICE", message, sqlstate="42622")
+        yield from _notices(statement.notices)
         if statement.notices:  # commands tell them, too
             statement = replace(statement, notices=())
         if isinstance(statement, Transaction):
@@ -274,14 +282,17 @@ class SessionRunner:
             case Unlisten():
                 yield Done("UNLISTEN")
             case _:
-                yield from self._of_the_node(statement, parameters)
+                try:
+                    yield from self._of_the_node(statement, parameters)
+                except PenstockError:
+                    yield from self._warned()
+                    raise
 
     def _of_the_node(self, statement: Statement, parameters: BoundValues) -> Iterator[Answer]:
         services, role = self._services.within(self._block.rows), self._role()
         match statement:
             case Copy(query=SelectStmt() as query) if self._is_catalogs(query):
                 rows = self._catalog_rows(query, BoundValues())
-                yield from self._warned()
                 copied = copy_of_rows(rows, statement)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
             case Copy():
@@ -290,9 +301,7 @@ class SessionRunner:
                 copied = services.lake.copy(request, self._block.snapshot(), role)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
             case QueryStatement(query=SelectStmt() as query):
-                rows = self._query(query, parameters)
-                yield from self._warned()
-                yield rows
+                yield self._query(query, parameters)
             case QueryStatement(query=InsertStmt() | UpdateStmt() | DeleteStmt() as change):
                 with self._cancellation.running():
                     outcome = self._transactions.change(statement.tag, change, self._writer(role))
@@ -346,15 +355,12 @@ class SessionRunner:
         with self._standbys.query(self._warnings):
             rows = catalogs.query(query, parameters.values, facts, parameters.types)
         self._cancellation.check()
-        return rows
+        return replace(rows, notices=self._warned)
 
-    def _warn(self, message: str) -> None:
-        self._warnings.append(Notice("WARNING", message, sqlstate=_WARNING))
-
-    def _warned(self) -> Iterator[Notice]:
-        """Yield the warnings that the query's functions have raised."""
+    def _warned(self) -> Sequence[Notice]:
+        """Return the warnings that the query's functions have raised since the last call."""
         warnings, self._warnings = self._warnings, []
-        yield from warnings
+        return warnings
 
     def _deallocate(self, name: str | None) -> Done:
         if name is None:
@@ -394,7 +400,7 @@ class SessionRunner:
             version=self._services.version,
             settings=self._variables.values(),
             set_config=self._variables.set_config,
-            warn=self._warn,
+            notify=lambda notice: self._warnings.append(notice),
             cancelled=self._cancellation.requested,
             wrote=self._standbys.wrote,
             emit=self._emit if self._block.open else None,
@@ -409,6 +415,11 @@ class SessionRunner:
         """Stage a message of pg_logical_emit_message in the block."""
         lake = self._services.lake
         self._block.emit(prefix, content, "pg_logical_emit_message", lake.open_block)
+
+
+def _notices(cut: Iterable[str]) -> Iterator[Notice]:
+    """Yield the notices of names that were cut (ERRCODE_NAME_TOO_LONG)."""
+    return (Notice("NOTICE", message, sqlstate="42622") for message in cut)
 
 
 # COPY as subscribers send it (tablesync.c, copy_table).
@@ -447,11 +458,16 @@ def copy_of_rows(rows: Rows, statement: Copy) -> CopyOut:
     code = BINARY_FORMAT if binary else TEXT_FORMAT
     fields = [replace(field, format=code) for field in rows.fields]
     portions = _portions(in_formats(rows.rows, fields), binary=binary)
-    return CopyOut(len(rows.fields), binary, binary_copy(portions) if binary else portions)
+    chunks = binary_copy(portions) if binary else portions
+    return CopyOut(len(rows.fields), binary, chunks, rows.notices)
 
 
 def _portions(rows: Iterable[Cells], *, binary: bool) -> Iterator[tuple[int, bytes]]:
     encoded = binary_rows if binary else text_rows
+    if isinstance(rows, ColumnRows):
+        for columns in rows.portions():
+            yield len(columns[0]), encoded(columns, len(columns[0]))
+        return
     cells: list[Cells] = []
     size = 0
     for row in rows:

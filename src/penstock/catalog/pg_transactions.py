@@ -209,6 +209,12 @@ class PgTransactions(TableAccess):
         """Return the ID that the next transaction will get."""
         return self._xid_after(self._last())
 
+    def xid_at(self, lsn: Lsn) -> int:
+        """Return the ID of the first transaction that commits at or after ``lsn``, or the ID that
+        the next one will get."""
+        found = self.after(lsn, 1)
+        return found[0].xid if found else self.next_xid()
+
     def versions(self) -> Mapping[int, int]:
         """Return, by table oid, the version up to which a table's commits are in the WAL."""
         return {relid: at.version for relid, at in self.sequenced().items()}

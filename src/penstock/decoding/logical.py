@@ -27,6 +27,7 @@ nevertheless. An error of the reader (``interrupt``, ``tell_progress``) is raise
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -47,10 +48,11 @@ from penstock.decoding.output_plugin import (
 )
 from penstock.decoding.plugin_error import as_plugins_error
 from penstock.decoding.publication_rules import PublicationRules
-from penstock.decoding.reorder_buffer import Catalogs, Item
+from penstock.decoding.reorder_buffer import Catalogs, DecodingStats, Item
 from penstock.decoding.replay import Replay
 from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lsn import INVALID, Lsn
+from penstock.protocol.answers import Notice
 
 Options = Sequence[tuple[str, str | None]]
 """Names and values in the given order; None for a missing value."""
@@ -70,6 +72,8 @@ _TWO_PHASE: Final = (
 _REQUIRED: Final = (("begin",), ("change", "change_batch"), ("commit",))
 _SHOWN: Final = {"change_batch": "change", "stream_change_batch": "stream_change"}
 _PADDED_SINCE: Final = 19
+_LONGEST_WAIT_S: Final = 0.05
+"""The longest time that writes wait for more, while the plugin works, in seconds."""
 
 log = logging.getLogger(__name__)
 
@@ -97,12 +101,12 @@ class OutputReader:
     """The reader of the output: a call of a slot function, or a stream.
 
     ``as_bytes``: the reader takes bytes, even if the plugin declares textual output. ``interrupt``
-    is called before each callback; its error ends the call. ``warn`` takes a WARNING's message.
+    is called before each callback; its error ends the call. ``warn`` takes a plugin's WARNING.
     """
 
     as_bytes: bool = False
     interrupt: Callable[[], None] = lambda: None
-    warn: Callable[[str], None] = log.warning
+    warn: Callable[[Notice], None] = lambda notice: log.warning("%s", notice.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +137,10 @@ class LogicalDecodingContext:
         database: DecodedDatabase = DecodedDatabase(),
         reader: OutputReader = OutputReader(),
         limits: MemoryLimits = MemoryLimits(),
+        stats: DecodingStats | None = None,
     ) -> None:
-        """Raise PenstockError if a callback is missing or does not take its arguments."""
+        """Take the parts of a call, and the counts to add to. Raises PenstockError if a callback is
+        missing or does not take its arguments."""
         check_callbacks(plugin)
         for names in _REQUIRED:
             if not any(registered(plugin, name) for name in names):
@@ -144,6 +150,7 @@ class LogicalDecodingContext:
         self.options: Final = tuple(options)
         self.catalogs: Catalogs | None = None
         """The catalogs as of the current transaction, if the source has them."""
+        self.stats: Final = stats or DecodingStats()
         self.publications: Final = database.publications
         self.major_version: Final = database.major_version
         self.work_mem: Final = limits.work_mem
@@ -156,6 +163,7 @@ class LogicalDecodingContext:
         self.out: list[str | bytes] = []
         self.tell_progress: UpdateProgress | None = None
         """The stream's function, if a stream reads the output."""
+        self.warn = reader.warn
         self._slot = slot
         self._reader = reader
         self._piece_bytes = limits.piece
@@ -163,6 +171,7 @@ class LogicalDecodingContext:
         self._accept_writes = self._prepared_write = False
         self._location: Lsn | NDArray[np.uint64] = INVALID
         self._xid = 0
+        self._place = ("", INVALID)  # the callback that runs, and the LSN that its errors name
         self._shut_down = False
         self._from_outside: BaseException | None = None
         self._replay = Replay(self)
@@ -194,14 +203,22 @@ class LogicalDecodingContext:
     def copy_data(self, items: Iterable[Item]) -> Generator[bytes, None, None]:
         """Yield the same writes as CopyData messages with XLogData, for a client."""
         for _ in self._replayed(items):
-            yield from self._writes.take_copy_data()
+            yield from self.waiting()
+
+    def waiting(self) -> list[bytes]:
+        """Take out the writes that ``copy_data`` has not yielded yet."""
+        return self._writes.take_copy_data()
 
     def _replayed(self, items: Iterable[Item]) -> Iterator[None]:
-        """Call the callbacks of items; yield when the caller must take the writes."""
+        """Call the callbacks of items; yield when the caller must take the writes: they are many,
+        or they have waited long, since the plugin is slow."""
+        taken = time.monotonic()
         for item in items:
             for _ in self._replay.item(item):
-                if self._writes.nbytes >= self._piece_bytes:
+                now = time.monotonic()
+                if self._writes.nbytes >= self._piece_bytes or now - taken >= _LONGEST_WAIT_S:
                     yield
+                    taken = now
         yield
 
     def shutdown(self) -> None:
@@ -287,9 +304,21 @@ class LogicalDecodingContext:
         row by row."""
         self._location = lsn
 
-    def warning(self, message: str) -> None:
-        """ereport(WARNING): hand on a warning."""
-        self._reader.warn(message)
+    def warning(
+        self,
+        message: str,
+        *,
+        detail: str | None = None,
+        hint: str | None = None,
+        sqlstate: str = "01000",
+    ) -> None:
+        """ereport(WARNING): hand a warning on to the client, with the callback's context."""
+        context = self.message_context(*self._place)
+        try:
+            self.warn(Notice("WARNING", message, detail, hint, sqlstate, context))
+        except BaseException as error:  # the reader's error, not the plugin's
+            self._from_outside = error
+            raise
 
     # What ``replay`` calls.
 
@@ -308,6 +337,7 @@ class LogicalDecodingContext:
             self._reader.interrupt()
         self._accept_writes, self._prepared_write = writes, False
         self._location, self._xid = at, xid
+        self._place = (callback, self._first_location if report is None else report)
         self._callback_limit = self._writes.nbytes + self.output_limit
         try:
             result = getattr(self.plugin, callback)(self, *arguments)
@@ -315,8 +345,7 @@ class LogicalDecodingContext:
         except BaseException as error:
             if error is self._from_outside:
                 raise
-            told = self._first_location if report is None else report
-            raise self._with_context(error, callback, told) from error
+            raise self._with_context(error, *self._place) from error
         finally:
             self._accept_writes = False
         return result
@@ -346,14 +375,18 @@ class LogicalDecodingContext:
             )
 
     def _with_context(self, error: BaseException, callback: str, report: Lsn) -> PenstockError:
-        """output_plugin_error_callback: name slot, plugin, callback and LSN in an error."""
+        return as_plugins_error(error, self.message_context(callback, report))
+
+    def message_context(self, callback: str, report: Lsn) -> str:
+        """output_plugin_error_callback: name slot, plugin, callback and LSN, for a callback's
+        errors and warnings. A source calls it, too, for what it does in place of a callback."""
         context = (
             f'slot "{self._slot.name}", output plugin "{self._slot.plugin}", '
             f"in the {_SHOWN.get(callback, callback)} callback"
         )
         if report != INVALID:
             context += f", associated LSN {self._lsn_text(report)}"
-        return as_plugins_error(error, context)
+        return context
 
     def _lsn_text(self, lsn: Lsn) -> str:
         if self.major_version >= _PADDED_SINCE:

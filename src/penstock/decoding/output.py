@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.lsn import Lsn
-from penstock.protocol.copy_both import XLOG_DATA, xlog_data, xlog_data_head
+from penstock.protocol.copy_both import read_xlog_data, xlog_data, xlog_data_head
 from penstock.sqlstate import CharacterNotInRepertoire
 from penstock.wire_rows import Column, messages_of
 
@@ -85,17 +85,9 @@ class _Messages:
     xid: int
 
     def output(self, type_: pa.DataType) -> Output:
-        lsns: list[int] = []
-        data: list[bytes] = []
-        at = 0
-        while at < len(self.data):
-            _, length, _, lsn, _, _ = XLOG_DATA.unpack_from(self.data, at)
-            end = at + 1 + length
-            lsns.append(lsn)
-            data.append(self.data[at + XLOG_DATA.size : end])
-            at = end
-        xids = pa.array([self.xid] * len(lsns), pa.uint32())
-        return Output(pa.array(lsns, pa.uint64()), xids, pa.array(data, type_))
+        lsns, data = read_xlog_data(self.data)
+        xids = pa.repeat(pa.scalar(self.xid, pa.uint32()), len(data))
+        return Output(pa.array(lsns), xids, data.cast(type_))
 
     def copy_data(self) -> bytes:
         return self.data
@@ -163,17 +155,28 @@ class Writes:
             self._rows = _Rows([], [], [])
 
     def _typed(self, data: pa.Array) -> pa.Array:
-        if self.binary:
-            return data.cast(pa.binary())
-        text = data
-        if not pa.types.is_string(data.type):
-            try:
-                text = pc.cast(data, pa.string())
-            except pa.ArrowInvalid:
-                raise _no_text() from None
-        if pc.any(pc.match_substring(text, "\0")).as_py():
-            raise _no_text("0x00")
-        return text
+        return data.cast(pa.binary()) if self.binary else as_text(data)
+
+
+def as_text(data: pa.Array) -> pa.Array:
+    """Cast strings or bytes to strings. Raises CharacterNotInRepertoire (22021) for bytes that are
+    not text."""
+    try:
+        text = data.cast(pa.string())
+        valid = not pc.any(pc.match_substring(text, "\0")).as_py()
+    except pa.ArrowInvalid:
+        valid = False
+    if not valid:
+        for raw in data.cast(pa.binary()).to_pylist():
+            _check_text(raw)
+    return text
+
+
+def as_cstrings(data: pa.Array) -> pa.Array:
+    """Cut bytes at their first NUL, as the output functions of a server do."""
+    if not pc.any(pc.match_substring(data, "\0")).as_py():
+        return data
+    return pa.array([raw.partition(b"\0")[0] for raw in data.to_pylist()], pa.binary())
 
 
 def _now() -> int:

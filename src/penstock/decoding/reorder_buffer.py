@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,28 @@ from numpy.typing import NDArray
 from penstock.decoding.relation_data import RelationData
 from penstock.decoding.tuple_columns import Tuple, TupleColumns
 from penstock.lsn import INVALID, Lsn
+
+CHANGE_BYTES: Final = 128
+"""The memory that a change takes beside its values on a server (ReorderBufferChangeSize)."""
+
+
+@dataclass(slots=True)
+class DecodingStats:
+    """The counts of what was decoded from a slot, with the names of pg_stat_replication_slots
+    (UpdateDecodingStats). ``stats_reset``: seconds since 1970; None: never."""
+
+    total_txns: int = 0
+    total_bytes: int = 0
+    stream_txns: int = 0
+    stream_count: int = 0
+    stream_bytes: int = 0
+    stats_reset: float | None = None
+
+    def reset(self, now: float) -> None:
+        """Begin again with zero."""
+        self.total_txns = self.total_bytes = 0
+        self.stream_txns = self.stream_count = self.stream_bytes = 0
+        self.stats_reset = now
 
 
 class Action(StrEnum):
@@ -90,6 +112,11 @@ class RowBatch:
         if self.messages is not None:
             return len(self.messages)
         return sum(side.nbytes for side in (self.new, self.old) if side is not None)
+
+    @property
+    def memory(self) -> int:
+        """The memory that the changes would take on a server, roughly."""
+        return self.nbytes + CHANGE_BYTES * len(self)
 
 
 class Change:

@@ -7,10 +7,12 @@ generator here yields after calls, so their writes can be handed on before the n
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.decoding.output_plugin import registered
 from penstock.decoding.reorder_buffer import (
+    CHANGE_BYTES,
     Changes,
     Item,
     MessageChange,
@@ -24,6 +26,7 @@ from penstock.decoding.reorder_buffer import (
 )
 from penstock.errors import PenstockError
 from penstock.lsn import INVALID, Lsn
+from penstock.protocol.copy_both import cut_xlog_data
 
 if TYPE_CHECKING:
     from penstock.decoding.logical import LogicalDecodingContext as Context
@@ -34,8 +37,6 @@ _STREAMING_PREPARED: Final = "logical streaming at prepare time"
 _PIECE_ROWS: Final = 65_536
 _PIECE_BYTES: Final = 16 << 20
 """The most bytes that a plugin gets at once; a batch also has at most ``_PIECE_ROWS`` rows."""
-_CHANGES_THRESHOLD: Final = 100
-"""Changes between two reports of progress."""
 _FEW_ROWS: Final = 8
 """Batches of fewer rows are faster to send row by row."""
 
@@ -94,11 +95,13 @@ class Replay:
 
     def _whole(self, item: Transaction, txn: ReorderBufferTXN, *, prepared: bool) -> Iterator[None]:
         """Send a transaction's changes with their begin and end (ReorderBufferReplay)."""
-        streamed = False
-        if self._ctx.streaming and (item.streamed or item.xid in self._streamed):
-            streamed = yield from self._blocks(txn, item.changes)
-            streamed |= self._streamed.pop(item.xid, None) is not None
+        stats, before = self._ctx.stats, self._streamed.pop(item.xid, None) is not None
+        stats.total_txns += not before
+        streamed = before
+        if self._ctx.streaming and (item.streamed or before):
+            streamed = (yield from self._blocks(txn, item.changes)) or before
         if streamed:
+            stats.stream_txns += not before
             end = "stream_prepare" if prepared else "stream_commit"
             name = self._ctx.require(
                 [end], _STREAMING_PREPARED if prepared else _STREAMING, txn.final_lsn
@@ -133,11 +136,11 @@ class Replay:
         there were any."""
         before, sent, last = self.blocks, 0, INVALID
         for change in changes:
-            for part in _parts(change):
+            for part in _parts(change, self._ctx.work_mem):
                 if sent == 0:
                     self._stream_edge("stream_start", txn, _first_lsn(part))
                 yield from self._change(txn, part, stream="stream_")
-                sent += 1 + (part.nbytes if isinstance(part, RowBatch) else 0)
+                sent += _memory(part)
                 last = _last_lsn(part)
                 if sent >= self._ctx.work_mem:
                     self._stream_edge("stream_stop", txn, last)
@@ -149,6 +152,7 @@ class Replay:
 
     def _stream_edge(self, callback: str, txn: ReorderBufferTXN, lsn: Lsn) -> None:
         self.blocks += callback == "stream_start"
+        self._ctx.stats.stream_count += callback == "stream_start"
         self._ctx.require([callback], _STREAMING, lsn)
         self._ctx.call(callback, txn, at=lsn, xid=txn.xid)
 
@@ -157,6 +161,9 @@ class Replay:
             raise PenstockError(f"a block of transaction {item.xid}, which is not streamed")
         if self._filtered(item.origin):
             return
+        if item.xid not in self._streamed:
+            self._ctx.stats.total_txns += 1
+            self._ctx.stats.stream_txns += 1
         txn = self._streamed.setdefault(item.xid, ReorderBufferTXN(item.xid, item.first_lsn))
         txn.origin, txn.origin_lsn = item.origin, item.origin_lsn
         last = item.first_lsn
@@ -186,6 +193,8 @@ class Replay:
         """Send a change; ``stream`` is the prefix of the callbacks' names, empty outside of
         blocks."""
         ctx = self._ctx
+        ctx.stats.total_bytes += _memory(change)
+        ctx.stats.stream_bytes += _memory(change) if stream else 0
         match change:
             case RowBatch() if change.relation.rewrite_of and not ctx.output.receive_rewrites:
                 pass
@@ -212,12 +221,10 @@ class Replay:
                 ctx.update_progress()
                 yield
                 continue
-            for number, change in enumerate(part.changes(), 1):
+            for change in part.changes():
                 ctx.call(name, txn, part.relation, change, at=change.lsn, xid=txn.xid)
-                if number % _CHANGES_THRESHOLD == 0:
-                    ctx.update_progress()
+                ctx.update_progress()
                 yield
-            ctx.update_progress()
 
     def _message_of_none(self, item: MessageChange) -> None:
         if self._filtered(item.origin):
@@ -275,11 +282,15 @@ def _as_prepared(item: Transaction, txn: ReorderBufferTXN) -> ReorderBufferTXN:
 def _pieces(batch: RowBatch) -> Iterator[RowBatch]:
     """Yield parts of a batch, each small enough for a plugin to get at once. The source has already
     divided encoded messages."""
-    count = len(batch)
     if batch.messages is not None:
         yield batch
         return
-    size = max(1, min(_PIECE_ROWS, _PIECE_BYTES * count // max(batch.nbytes, 1)))
+    size = max(1, min(_PIECE_ROWS, _PIECE_BYTES * len(batch) // max(batch.nbytes, 1)))
+    yield from _runs(batch, size)
+
+
+def _runs(batch: RowBatch, size: int) -> Iterator[RowBatch]:
+    count = len(batch)
     if count <= size:
         if count:
             yield batch
@@ -289,12 +300,23 @@ def _pieces(batch: RowBatch) -> Iterator[RowBatch]:
 
 
 def _parts(
-    change: RowBatch | TruncateChange | MessageChange,
+    change: RowBatch | TruncateChange | MessageChange, work_mem: int
 ) -> Iterator[RowBatch | TruncateChange | MessageChange]:
-    if isinstance(change, RowBatch):
-        yield from _pieces(change)
-    else:
+    """Yield parts of a change, each as large as a block at most; a row may be larger."""
+    if not isinstance(change, RowBatch):
         yield change
+    elif change.messages is not None:
+        for rows, messages in cut_xlog_data(change.messages, work_mem, CHANGE_BYTES):
+            yield replace(change, rows=rows, messages=messages)
+    else:
+        mean = max(1, change.memory // max(1, len(change)))
+        yield from _runs(change, -(-work_mem // mean))
+
+
+def _memory(change: RowBatch | TruncateChange | MessageChange) -> int:
+    if isinstance(change, RowBatch):
+        return change.memory
+    return CHANGE_BYTES + (len(change.content) if isinstance(change, MessageChange) else 0)
 
 
 def _first_lsn(change: RowBatch | TruncateChange | MessageChange) -> Lsn:

@@ -21,7 +21,7 @@ from penstock.pgtypes.text_output import text_output
 from penstock.pipeline.copy_to import CopyColumn, CopyTable
 from penstock.pipeline.query import Interrupts, LakeQuery, QueryInput
 from penstock.pipeline.scan import ScanColumn
-from penstock.protocol.answers import Rows
+from penstock.protocol.answers import ColumnRows, Rows
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql import RangeVar
 from penstock.sql.builtin.type_cache import field_descriptions
@@ -57,7 +57,10 @@ class LakeSelect:
         """Return the rows of a query at ``at``. Raises PenstockError."""
         analyzed = analyze_select(query, self.find_table(at, role))
         batches = self.batches(compile_query(analyzed, session), at, role, interrupts)
-        return Rows(field_descriptions(analyzed.columns), _cells(batches, len(analyzed.columns)))
+        fields = field_descriptions(analyzed.columns)
+        if not fields:  # a SELECT without columns still has rows
+            return Rows(fields, ([] for batch in batches for _ in range(batch.num_rows)))
+        return Rows(fields, ColumnRows(map(_texts, batches)))
 
     def batches(
         self, compiled: CompiledQuery, at: Position, role: Role, interrupts: Interrupts
@@ -109,10 +112,5 @@ class LakeSelect:
         return pa.schema(columns or [(ROW.name, ROW.type)])
 
 
-def _cells(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[list[bytes | None]]:
-    for batch in batches:
-        if not width:  # a SELECT without columns still has rows
-            yield from ([] for _ in range(batch.num_rows))
-            continue
-        columns = [text_output(column).to_pylist() for column in batch.columns]
-        yield from map(list, zip(*columns, strict=True))
+def _texts(batch: pa.RecordBatch) -> list[pa.Array]:
+    return [text_output(column) for column in batch.columns]

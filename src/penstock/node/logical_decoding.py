@@ -8,7 +8,7 @@ from typing import Final
 from penstock.attribute import TupleDesc
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.decoding import OutputPlugin, RelationData, find_plugin
-from penstock.decoding.reorder_buffer import Catalogs
+from penstock.decoding.reorder_buffer import Catalogs, DecodingStats
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node.guc import Parameters
@@ -18,7 +18,7 @@ from penstock.pg_catalog.rows import catalogs, table_rows
 from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable, SessionFacts
 from penstock.sqlstate import UndefinedTable
 from penstock.walsender.decoding import Decoding, RelationSyncCache
-from penstock.walsender.decoding_options import DecodingOptions, PublishedAt
+from penstock.walsender.decoding_options import Context, DecodingOptions, PublishedAt
 from penstock.walsender.every_table import EveryTable
 from penstock.walsender.historic_tables import HistoricTables
 from penstock.walsender.logical_reading import LogicalReading
@@ -110,24 +110,25 @@ def logical_reading(
     sequencer: Sequencer,
     slots: Slots,
     parameters: Callable[[], Parameters],
+    stats: Callable[[str], DecodingStats],
 ) -> LogicalReading:
     """Return the reader of slots for SQL functions and streams. ``parameters`` returns the present
-    parameters."""
+    parameters, ``stats`` the counts of a slot."""
     version = parameters().server_version
 
     def work_mem() -> int:
         return parameters().logical_decoding_work_mem
 
-    def decoding(options: DecodingOptions) -> Decoding:
+    def decoding(options: DecodingOptions, context: Context) -> Decoding:
         published: PublishedAt = EveryTable()
         if options.pgoutput is not None:
             published = RelationSyncCache(catalog, options.pgoutput.publication_names, version)
-        return Decoding(spark, warehouse, catalog, published, options, work_mem)
+        return Decoding(spark, warehouse, catalog, published, options, work_mem, context)
 
     def catalogs() -> Callable[[LakeTransaction], Catalogs]:
         tables = HistoricTables(warehouse, catalog)
         return lambda transaction: HistoricCatalogs(transaction, tables, catalog, version)
 
     return LogicalReading(
-        catalog, sequencer, slots, slots.plugin, version, work_mem, decoding, catalogs
+        catalog, sequencer, slots, slots.plugin, version, work_mem, decoding, catalogs, stats
     )

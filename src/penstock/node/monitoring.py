@@ -105,8 +105,8 @@ _SLOT: Final[Sequence[_Field]] = (
     ("waiting_transactions", "waiting_transactions", "Transactions that are not confirmed."),
     ("oldest_waiting_seconds", "oldest_waiting_seconds", "Age of the first of them; 0: none."),
     ("inactive_seconds", "inactive_seconds", "How long nobody has used the slot; 0: in use."),
-    ("transactions_total", "transactions", "Transactions sent since the node started."),
-    ("bytes_total", "bytes", "Bytes of changes sent since the node started."),
+    ("transactions_total", "transactions", "Transactions decoded since the node started."),
+    ("bytes_total", "bytes", "Bytes of decoded changes since the node started."),
 )
 _SENDER: Final[Sequence[_Field]] = (
     ("sent_lsn", "sent_lsn", "Position up to which was sent."),
@@ -371,7 +371,7 @@ def _slot(
 ) -> SlotReport:
     slot, active = state.slot, state.active_pid is not None
     at = slot.confirmed_flush_lsn
-    totals = serving.senders.totals(slot.name)
+    stats = serving.senders.stats(slot.name)
     idle = 0.0 if active or slot.inactive_since is None else max(0.0, now - slot.inactive_since)
     return SlotReport(
         name=slot.name,
@@ -383,8 +383,8 @@ def _slot(
         waiting_transactions=waiting[at],
         oldest_waiting_seconds=ages[at],
         inactive_seconds=idle,
-        transactions=totals.transactions,
-        bytes=totals.bytes,
+        transactions=stats.total_txns,
+        bytes=stats.total_bytes,
     )
 
 

@@ -69,7 +69,7 @@ from penstock.pgtypes import find
 from penstock.pgtypes.gather import cells_of
 from penstock.pgtypes.pg_type import BOOL, FLOATS, INT8, INTEGERS, OID, XID
 from penstock.pipeline.key_indexes import KeyIndexes
-from penstock.protocol.answers import Rows
+from penstock.protocol.answers import Notice, Rows
 from penstock.relation import TableName, qualified
 from penstock.sql import QueryStatement, RangeVar, parse_script, parse_table_name
 from penstock.sql.grammar.parsenodes import (
@@ -580,6 +580,10 @@ _WAIT_S: Final = 1.0
 """Seconds after which a following reader checks again whether it must end."""
 
 
+def _log(notice: Notice) -> None:
+    log.warning("%s", notice.message)
+
+
 class SlotChanges:
     """An iterator over a slot's changes, and a context manager. ``stop`` ends the iteration, from
     any thread."""
@@ -603,7 +607,7 @@ class SlotChanges:
         self._slot = slot
         self._given = found.confirmed_flush_lsn
         request = SlotRequest("Node.changes", True, False, slot, None, None, tuple(options.items()))
-        self._stream = reading.open(request, _PID, self._check)
+        self._stream = reading.open(request, _PID, self._check, _log)
         self._batches = self._drawn()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -739,7 +743,13 @@ class NodeQueries:
             )
             shared = SharedState(DATABASE_OID, slots, Senders(), Sessions())
             self.reading = logical_reading(
-                spark, warehouse, catalog, sequencer, slots, lambda: parameters
+                spark,
+                warehouse,
+                catalog,
+                sequencer,
+                slots,
+                lambda: parameters,
+                shared.senders.stats,
             )
         else:
             shared, self.reading = serving.shared, serving.reading

@@ -83,9 +83,8 @@ class ServingNode:
             plugin_finder(lambda: self._parameters),
             warehouse.check_there,
         )
-        self.reading = logical_reading(
-            spark, warehouse, catalog, self.sequencer, self.slots, lambda: self._parameters
-        )
+        parts = (spark, warehouse, catalog, self.sequencer, self.slots)
+        self.reading = logical_reading(*parts, lambda: self._parameters, self.senders.stats)
         self._retention = Retention(catalog, warehouse, self.slots, now.max_slot_keep_age)
         self.max_wal_senders = now.max_wal_senders
         self.max_replication_slots = now.max_replication_slots

@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeGuard
@@ -64,13 +64,14 @@ from penstock.pgtypes.pg_type import (
     types,
 )
 from penstock.pgtypes.pg_type import types as pg_types
-from penstock.protocol.answers import Description
+from penstock.protocol.answers import Cells, ColumnRows, Description
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql.builtin.search_path import check_database
 from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.grammar.parsenodes import (
     FuncCall,
     PreparableStmt,
+    RangeFunction,
     RangeTable,
     RangeVar,
     SelectStmt,
@@ -102,6 +103,7 @@ from penstock.sql.to_duckdb.text_functions import (
     string_to_array,
 )
 from penstock.sql.typed.literals import canonical
+from penstock.sql.typed.query_nodes import FunctionScan, Query
 from penstock.sql.typed.scope import Surroundings
 from penstock.sql.typed.select_analysis import analyze_select
 from penstock.sqlstate import (
@@ -258,7 +260,7 @@ class CatalogDatabase:
         query: SelectStmt,
         parameters: Sequence[bytes | None] = (),
         said: Sequence[int] = (),
-    ) -> tuple[tuple[FieldDescription, ...], Iterable[list[bytes | None]]]:
+    ) -> tuple[tuple[FieldDescription, ...], Iterable[Cells]]:
         """Return the fields and rows of a SELECT. ``parameters``: in text format. Raises
         PostgreSQL's errors.
 
@@ -282,6 +284,8 @@ class CatalogDatabase:
             for column, zero in zip(translation.columns, translation.from_zero, strict=True)
         ]
         fields = field_descriptions(translation.columns)
+        if translation.passed:
+            return fields, ColumnRows(self._passed(translation, values))
         if translation.sources:
             return fields, self._drawn(translation, values, kinds)
         with self._lock:
@@ -345,6 +349,27 @@ class CatalogDatabase:
         self, translation: Translation, values: list[Any]
     ) -> Generator[Sequence[tuple[Any, ...]], None, None]:
         """Yield rows, some at a time. The sources succeed once the last row has been read."""
+        with self._opened(translation, values) as sources:
+            for source, given in zip(translation.sources, sources, strict=True):
+                self._connection.register(source.name, guarded(given, self._errors))
+            found = self._execute(translation.sql, values)
+            while rows := found.fetchmany(_ROWS_AT_A_TIME):
+                yield rows
+            for given in sources:
+                given.succeed()
+            for source in translation.sources:
+                self._connection.unregister(source.name)
+
+    def _passed(self, translation: Translation, values: list[Any]) -> Iterator[Sequence[pa.Array]]:
+        """Yield the columns of a function's rows that the query returns as they are."""
+        with self._lock, self._opened(translation, values) as (given,):
+            for columns in given.texts():
+                yield [columns[place] for place in translation.passed]
+            given.succeed()
+
+    @contextmanager
+    def _opened(self, translation: Translation, values: list[Any]) -> Iterator[list[RowStream]]:
+        """Prepare DuckDB for a query, and begin its sources; they are closed afterwards."""
         self._reusable = False
         if self._connection is None:
             self._connection = self._connections.take()
@@ -364,14 +389,7 @@ class CatalogDatabase:
             for source in translation.sources:
                 (arguments,) = self._execute(source.arguments, values).fetchall()
                 sources.append(self._open_rows[source.function](*arguments))
-                self._connection.register(source.name, guarded(sources[-1], self._errors))
-            found = self._execute(translation.sql, values)
-            while rows := found.fetchmany(_ROWS_AT_A_TIME):
-                yield rows
-            for given in sources:
-                given.succeed()
-            for source in translation.sources:
-                self._connection.unregister(source.name)
+            yield sources
         except duckdb.Error as error:
             raise self._as_postgresql(error) from None
         finally:
@@ -489,7 +507,8 @@ def reads_catalog_only(query: PreparableStmt, more: Collection[str] = ()) -> Typ
     """Tell whether a statement is a SELECT over system catalogs, or over nothing at all.
 
     A name that begins with ``pg_`` counts as a catalog, even if that catalog does not exist.
-    ``more``: names of the functions that the node adds.
+    ``more``: names of the functions that the node adds. A query that has one of them in FROM, and
+    no table, is the catalogs', whatever else it calls.
     """
     if not isinstance(query, SelectStmt):
         return False
@@ -499,6 +518,9 @@ def reads_catalog_only(query: PreparableStmt, more: Collection[str] = ()) -> Typ
     if not all(map(_is_catalog, tables)):
         return False
     called = {node.name[-1] for node in nodes if isinstance(node, FuncCall)}
+    rows = [node.call for node in nodes if isinstance(node, RangeFunction)]
+    if any(isinstance(call, FuncCall) and call.name[-1] in more for call in rows):
+        return True
     return bool(tables) or called <= _KNOWN_FUNCTIONS.union(more)
 
 
@@ -682,7 +704,8 @@ _CATALOG = "pg_catalog"
 class Translation:
     """A translated query. ``parameters``: type oids of ``$1``, ``$2`` ...; ``from_zero``: for each
     column, whether it is an array whose first index is 0; ``sources``: relations whose rows come
-    from functions."""
+    from functions; ``passed``: the columns of the only one, from 0, if the query returns them as
+    they are."""
 
     sql: str
     columns: tuple[Attribute, ...]
@@ -691,6 +714,7 @@ class Translation:
     tables: frozenset[str]
     functions: frozenset[str]
     sources: tuple[RowSource, ...] = ()
+    passed: tuple[int, ...] = ()
 
 
 def translate(
@@ -741,7 +765,20 @@ def translate(
         made.tables,
         made.functions,
         made.sources,
+        _passed(analyzed) if made.sources else (),
     )
+
+
+def _passed(query: Query) -> tuple[int, ...]:
+    """Return the columns of a function's rows that a query returns as they are, without conditions;
+    () for other queries."""
+    match query:
+        case Query(from_=(FunctionScan(ordinality=False) as scan,), targets=targets):
+            columns = scan.variables()
+            bare = Query(query.columns, targets, query.from_)
+            if query == bare and all(target in columns for target in targets):
+                return tuple(columns.index(target) for target in targets)
+    return ()
 
 
 @functools.cache

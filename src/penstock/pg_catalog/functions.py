@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -58,6 +58,9 @@ class RowStream(Protocol):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Raises PenstockError."""
+
+    def texts(self) -> Iterator[Sequence[pa.Array]]:
+        """Yield the rows as columns of bytes in text format, instead of ``batches``."""
 
     def succeed(self) -> None:
         """Note that the query has returned all its rows: the call's remaining rows count as

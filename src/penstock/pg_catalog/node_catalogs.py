@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Final, TypeGuard
+from dataclasses import asdict, dataclass, replace
+from typing import Final, TypeGuard, TypeVar
 
 from penstock import pg_catalog
 from penstock.attribute import TupleDesc
@@ -46,7 +46,7 @@ from penstock.pg_catalog.wal_functions import (
     MessageFunctions,
     WalFunctions,
 )
-from penstock.protocol.answers import Cells, Description, Rows
+from penstock.protocol.answers import ColumnRows, Description, Rows
 from penstock.relation import TableName
 from penstock.sql.grammar.parsenodes import PreparableStmt, SelectStmt
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
@@ -59,6 +59,9 @@ from penstock.walsender.senders import Sender, Senders
 from penstock.walsender.slots import Slots, SlotState
 from penstock.walsender.syncrep import ASYNC, SyncState
 from penstock.walsender.troubles import Trouble, Troubles
+
+_Rows = TypeVar("_Rows")
+
 
 # Columns of tables for the catalogs. A table that cannot be read at the moment keeps its last known
 # columns, and does not affect other tables. Columns are read again when a table has another
@@ -127,12 +130,12 @@ def _columns(state: TableState) -> _Columns:
         return _Columns(TupleDesc(), error.message)
 
 
-# Statistics by SQL functions (pgstatfuncs.c). A node has statistics only of subscriptions.
+# Statistics by SQL functions (pgstatfuncs.c). A node has statistics of subscriptions and slots.
 #
 # The functions' effects last even if the query fails.
 
 _RESET: Final = "pg_stat_reset_subscription_stats"
-
+_RESET_SLOT: Final = "pg_stat_reset_replication_slot"
 _HAVE: Final = "pg_stat_have_stats"
 _SUBSCRIPTION: Final = "subscription"
 _KINDS: Final = frozenset(
@@ -142,22 +145,25 @@ _KINDS: Final = frozenset(
 """The kinds that every version since 15 has; 16 added ``io``, 18 ``backend``."""
 _KINDS_SINCE: Final = {"io": 16, "backend": 18}
 
-STATISTICS_FUNCTIONS: Final = frozenset({_RESET, _HAVE})
+STATISTICS_FUNCTIONS: Final = frozenset({_RESET, _RESET_SLOT, _HAVE})
 
 
 class StatisticsFunctions:
     """Functions about statistics, for one session."""
 
-    def __init__(self, catalog: Catalog, facts: SessionFacts) -> None:
+    def __init__(self, catalog: Catalog, shared: SharedState, facts: SessionFacts) -> None:
         self._catalog = catalog
+        self._shared = shared
         self._facts = facts
 
     def functions(self) -> Mapping[str, PythonFunction]:
         """Return the functions by name."""
         signature = CatalogFunction(_RESET, ("oid",), "void")
+        of_slot = CatalogFunction(_RESET_SLOT, ("text",), "void")
         have = CatalogFunction(_HAVE, ("text", "oid", "int8"), "bool")
         return {
             _RESET: PythonFunction(signature, self._reset, strict=False),
+            _RESET_SLOT: PythonFunction(of_slot, self._reset_slot, strict=False),
             _HAVE: PythonFunction(have, self._have),
         }
 
@@ -173,10 +179,26 @@ class StatisticsFunctions:
         known = {subscription.oid for subscription in self._catalog.subscriptions()}
         return name == _SUBSCRIPTION and database == 0 and subid in known
 
+    def _reset_slot(self, name: str | None) -> str:
+        """Reset the statistics of a slot, or of all for NULL."""
+        self._check_superuser(_RESET_SLOT)
+        names = [state.slot.name for state in self._shared.slots.all()]
+        if name is not None and name not in names:
+            raise InvalidParameterValue(f'replication slot "{name}" does not exist')
+        now = time.time()
+        for each in names:
+            if name in (None, each):
+                self._shared.senders.stats(each).reset(now)
+        return ""
+
+    def _check_superuser(self, function: str) -> None:
+        """Only superusers may call a function that nobody was granted."""
+        if not self._facts.superuser:
+            raise InsufficientPrivilege(f"permission denied for function {function}")
+
     def _reset(self, subid: int | None) -> str:
         """Reset the statistics of a subscription, or of all for NULL."""
-        if not self._facts.superuser:
-            raise InsufficientPrivilege(f"permission denied for function {_RESET}")
+        self._check_superuser(_RESET)
         if subid == 0:
             raise InvalidParameterValue(f"invalid subscription OID {subid}")
         known = [subscription.oid for subscription in self._catalog.subscriptions()]
@@ -515,6 +537,8 @@ class NodeCatalogs:
         if isinstance(rows, list):
             database.close()
             return Rows(fields, rows)
+        if isinstance(rows, ColumnRows):
+            return Rows(fields, ColumnRows(_closing(database, rows.batches)))
         return Rows(fields, _closing(database, rows))
 
     def column_types(self, schema: str, table: str) -> Mapping[str, int]:
@@ -532,7 +556,7 @@ class NodeCatalogs:
     def _database(self, facts: SessionFacts) -> CatalogDatabase:
         slots = SlotFunctions(self._shared.slots, facts, self._shared.database_oid, self._reading)
         signals = SignalFunctions(self._shared.sessions, self._catalog, facts, self._reload)
-        statistics = StatisticsFunctions(self._catalog, facts)
+        statistics = StatisticsFunctions(self._catalog, self._shared, facts)
         origins = OriginFunctions(self._catalog, self._warehouse, self._shared.sessions, facts)
         more = {**slots.functions(), **signals.functions(), **statistics.functions()}
         messages = MessageFunctions(self._shared.slots.sequencer.emit, self._end, facts)
@@ -561,6 +585,7 @@ class NodeCatalogs:
             roles = t.roles.all()
             subscriptions = t.subscriptions.all()
             sessions = self._shared.sessions.all()
+            xids = {lsn: t.transactions.xid_at(lsn) for lsn in {s.slot.restart_lsn for s in states}}
             snapshot = pg_catalog.CatalogSnapshot(
                 database=facts.database,
                 database_oid=self._shared.database_oid,
@@ -598,7 +623,10 @@ class NodeCatalogs:
                         self._shared.senders.all(), names, facts, self._shared.sync_states()
                     ),
                     "pg_stat_replication_slots": self._stat_replication_slots(states),
-                    "pg_replication_slots": [_slot(state, facts.database) for state in states],
+                    "pg_replication_slots": [
+                        _slot(state, facts.database, xids[state.slot.restart_lsn])
+                        for state in states
+                    ],
                 },
             )
 
@@ -653,23 +681,17 @@ class NodeCatalogs:
     def _stat_replication_slots(self, states: Sequence[SlotState]) -> list[Mapping[str, object]]:
         """Return counts since the node started. Nothing spills, since changes are read from the
         tables' files."""
-        names = [state.slot.name for state in states if not state.temporary]
-        totals = {name: self._shared.senders.totals(name) for name in names}
         return [
             {
-                "slot_name": name,
+                "slot_name": state.slot.name,
                 **dict.fromkeys(_NEVER, 0),
-                "stream_txns": totals[name].streamed,
-                "stream_count": totals[name].blocks,
-                "stream_bytes": totals[name].streamed_bytes,
-                "total_txns": totals[name].transactions,
-                "total_bytes": totals[name].bytes,
+                **asdict(self._shared.senders.stats(state.slot.name)),
             }
-            for name in names
+            for state in states
         ]
 
 
-def _closing(database: CatalogDatabase, rows: Iterable[Cells]) -> Iterator[Cells]:
+def _closing(database: CatalogDatabase, rows: Iterable[_Rows]) -> Iterator[_Rows]:
     try:
         yield from rows
     finally:
@@ -692,7 +714,9 @@ def _condition(
     return {"state": "followed"}
 
 
-def _slot(state: SlotState, database: str) -> Mapping[str, object]:
+def _slot(state: SlotState, database: str, xid: int) -> Mapping[str, object]:
+    """Return a row of pg_replication_slots. ``xid``: of the first transaction that the slot
+    needs, whose catalogs are kept."""
     slot = state.slot
     active = state.active_pid is not None
     return {
@@ -704,6 +728,7 @@ def _slot(state: SlotState, database: str) -> Mapping[str, object]:
         "temporary": state.temporary,
         "active": active,
         "active_pid": state.active_pid,
+        "catalog_xmin": None if slot.invalidation_reason else xid,
         "restart_lsn": None if slot.invalidation_reason else slot.restart_lsn,
         "confirmed_flush_lsn": slot.confirmed_flush_lsn,
         "wal_status": "lost" if slot.invalidation_reason else "reserved",
@@ -727,6 +752,7 @@ _WORKER: Final = "logical replication worker"
 _WORKERS: Final = (BackendType.APPLY, BackendType.TABLESYNC)
 _WAITS: Final = {BackendType.APPLY: ("Activity", "LogicalApplyMain")}
 """The wait event of an idle worker, which waits for its publisher; all others wait for clients."""
+_SECOND: Final = 1_000_000
 _NO_PRIVILEGE: Final = "<insufficient privilege>"
 
 Row = Mapping[str, object]
@@ -809,12 +835,14 @@ def _connection(session: Activity | Sender) -> Row:
 
 def _progress(sender: Sender, sync: SyncState) -> Row:
     """Return the columns that pg_stat_get_wal_senders shows to pg_read_all_stats."""
+    state = sender.state
     return {
         "state": "streaming",
-        "sent_lsn": sender.state.sent,
-        "write_lsn": sender.state.write,
-        "flush_lsn": sender.state.flush,
-        "replay_lsn": sender.state.apply,
+        "sent_lsn": state.sent,
+        "write_lsn": state.write,
+        "flush_lsn": state.flush,
+        "replay_lsn": state.apply,
         "sync_priority": sync.priority,
         "sync_state": sync.state,
+        "reply_time": None if state.reply_time is None else state.reply_time / _SECOND,
     }

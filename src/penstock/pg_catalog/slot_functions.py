@@ -13,6 +13,7 @@ from penstock.errors import FeatureNotSupported
 from penstock.lsn import Lsn
 from penstock.pg_catalog import PythonFunction
 from penstock.pg_catalog.functions import OpenRows
+from penstock.pg_catalog.rows import catalogs
 from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.sql.to_duckdb.catalog_functions import VARIADIC, CatalogFunction, TableFunction
 from penstock.sqlstate import NullValueNotAllowed, QueryCanceled
@@ -29,6 +30,8 @@ _CREATE: Final = "pg_create_logical_replication_slot"
 _COPY: Final = "pg_copy_logical_replication_slot"
 _ADVANCE: Final = "pg_replication_slot_advance"
 _DROP: Final = "pg_drop_replication_slot"
+_ALL: Final = "pg_get_replication_slots"
+_VIEW: Final = "pg_replication_slots"
 _OMITTED: Final = "\x01"
 _LEFT_OUT: Final = "chr(1)"
 """The SQL that the copy function gets for an omitted argument: no name of a plugin."""
@@ -54,7 +57,7 @@ _POSITIONS: Final = {
 """The functions that return a slot's name and a position: name -> (arguments, the position's name,
 SQL for omitted arguments)."""
 
-SLOT_FUNCTIONS: Final = frozenset({_CREATE, _COPY, _ADVANCE, _DROP, *_READ, *_REFUSED})
+SLOT_FUNCTIONS: Final = frozenset({_CREATE, _COPY, _ADVANCE, _DROP, _ALL, *_READ, *_REFUSED})
 
 _PARTS: Final = (
     "SELECT split_part(s.r, ' ', 1) AS o1, CAST(split_part(s.r, ' ', 2) AS UBIGINT) AS o2 "
@@ -123,7 +126,13 @@ class SlotFunctions:
             )
             for name, (binary, _) in _READ.items()
         ]
-        return {function.name: function for function in (*positions, *read)}
+        every = catalogs(self._facts.version)[_VIEW]
+        shown = tuple(column for column in every if column[0] != "database")
+        cells = ", ".join(f's."{name}" AS o{n}' for n, (name, _) in enumerate(shown, 1))
+        slots = TableFunction(
+            _ALL, (), shown, f'SELECT {cells} FROM cat."{_VIEW}" AS s', tables=(_VIEW,)
+        )
+        return {function.name: function for function in (*positions, *read, slots)}
 
     def open_rows(self) -> Mapping[str, OpenRows]:
         """Return the functions that return an output plugin's writes as rows."""
@@ -155,7 +164,9 @@ class SlotFunctions:
             slot_options(options),
         )
         pid = self._facts.pid
-        call = self._reading.open(request, pid, self._check_cancelled, self._calls)
+        call = self._reading.open(
+            request, pid, self._check_cancelled, self._facts.notify, self._calls
+        )
         self._calls.append(call)
         return call
 

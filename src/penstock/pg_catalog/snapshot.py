@@ -22,6 +22,7 @@ from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.enum_type import EnumType
 from penstock.lsn import INVALID, Lsn
+from penstock.protocol.answers import Notice
 from penstock.sql.builtin.search_path import read_search_path
 
 NODE_OWNER: Final = 10
@@ -100,8 +101,8 @@ Raises PenstockError for a value that cannot be set."""
 class SessionFacts:
     """The session that asks. ``version``: the reported major version. ``settings``: current values
     by lower-case name; ``set_config``: changes settings; None: they cannot be set. ``user``: "" if
-    the role is gone. ``warn``: warns the client. ``cancelled``: tells whether the query must end.
-    ``read_only``: the query may change nothing. ``wrote``: called if the query commits something.
+    the role is gone. ``notify``: tells the client a notice. ``cancelled``: tells whether the query
+    must end. ``read_only``: the query may change nothing. ``wrote``: called if it commits anything.
     ``emit``: takes prefix and content of a message of the query's transaction block; None outside
     of blocks. ``check_no_writes``: raises 25001 if the transaction has written. ``sequences``: the
     values that the session has taken. ``started``: the start of its transaction, in UTC;
@@ -116,7 +117,7 @@ class SessionFacts:
     pid: int = 0
     set_config: SetConfig | None = None
     role_oid: int = 0
-    warn: Callable[[str], None] = lambda _: None
+    notify: Callable[[Notice], None] = lambda _: None
     cancelled: Callable[[], bool] = lambda: False
     read_only: bool = False
     wrote: Callable[[], None] = lambda: None
@@ -125,6 +126,10 @@ class SessionFacts:
     sequences: SessionSequences = field(default_factory=SessionSequences)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     statement_started: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def warn(self, message: str) -> None:
+        """Warn the client."""
+        self.notify(Notice("WARNING", message, sqlstate="01000"))
 
     @property
     def search_path(self) -> tuple[str, ...]:

@@ -32,23 +32,14 @@ class EncodedColumn:
 Tuple = Sequence[EncodedColumn]
 
 
-def insert_messages(
-    oid: int, new: Tuple, rows: int, header: bytes, xid: int | None = None
-) -> bytes:
+def insert_messages(oid: int, new: Tuple, rows: int, header: bytes) -> bytes:
     """Return ``I`` messages of ``rows`` rows, as CopyData."""
-    return _messages(_head(b"I", xid, oid), [(b"N", new)], rows, header)
+    return _messages(b"I", oid, [(b"N", new)], rows, header)
 
 
-def delete_messages(
-    oid: int,
-    old: Tuple,
-    kind: OldTuple,
-    rows: int,
-    header: bytes,
-    xid: int | None = None,
-) -> bytes:
+def delete_messages(oid: int, old: Tuple, kind: OldTuple, rows: int, header: bytes) -> bytes:
     """Return ``D`` messages. Columns that are no part of a key are null in a ``K`` tuple."""
-    return _messages(_head(b"D", xid, oid), [(kind.value.encode(), old)], rows, header)
+    return _messages(b"D", oid, [(kind.value.encode(), old)], rows, header)
 
 
 def update_messages(
@@ -59,23 +50,19 @@ def update_messages(
     *,
     old: Tuple | None = None,
     kind: OldTuple | None = None,
-    xid: int | None = None,
 ) -> bytes:
     """Return ``U`` messages; ``old`` with its ``kind`` if the old tuple is sent."""
     tuples = [] if old is None or kind is None else [(kind.value.encode(), old)]
-    return _messages(_head(b"U", xid, oid), [*tuples, (b"N", new)], rows, header)
-
-
-def _head(kind: bytes, xid: int | None, oid: int) -> bytes:
-    return kind + (b"" if xid is None else struct.pack("!I", xid)) + struct.pack("!I", oid)
+    return _messages(b"U", oid, [*tuples, (b"N", new)], rows, header)
 
 
 def _messages(
-    head: bytes, tuples: Sequence[tuple[bytes, Tuple]], rows: int, header: bytes
+    kind: bytes, oid: int, tuples: Sequence[tuple[bytes, Tuple]], rows: int, header: bytes
 ) -> bytes:
     parts: list[Part] = []
-    for kind, columns in tuples:
-        parts.append(kind + struct.pack("!H", len(columns)))
+    head = kind + struct.pack("!I", oid)
+    for tuple_kind, columns in tuples:
+        parts.append(tuple_kind + struct.pack("!H", len(columns)))
         parts += [
             Column(each.cells, null=_NULL, kind=b"b" if each.binary else b"t", counted=True)
             for each in columns

@@ -60,7 +60,7 @@ class ChangeItem:
     """One table's changes, or a share of them.
 
     ``work``: number of the table in the transaction. ``header``: the head of each message
-    (``xlog_data_head``). ``xid``: of a streamed transaction. ``divided``: the item is a share, with
+    (``xlog_data_head``). ``divided``: the item is a share, with
     all rows of its keys (``publish_changes.shares``). ``pairs``: files that record which old row
     became which new row, if the writer made them. ``as_rows``: make columns for output plugins
     instead of messages.
@@ -73,7 +73,6 @@ class ChangeItem:
     added: tuple[ScanFile | StoredRows, ...]
     header: bytes
     binary: bool = False
-    xid: int | None = None
     divided: bool = False
     pairs: tuple[PairFile | StoredRows, ...] = ()
     as_rows: bool = False

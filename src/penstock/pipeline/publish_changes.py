@@ -659,15 +659,15 @@ def _encoded(
         stream = row_stream(relation, rows, new=not deleted, old_prefix=prefix, identity=identity)
         return operation, count, stream
     if operation is Operation.INSERT:
-        messages = insert_messages(relation.oid, _tuple(item, rows), count, item.header, item.xid)
+        messages = insert_messages(relation.oid, _tuple(item, rows), count, item.header)
     elif operation is Operation.UPDATE:
         old = _tuple(item, rows, _OLD, identity) if told else None
         messages = update_messages(
-            relation.oid, _tuple(item, rows), count, item.header, old=old, kind=kind, xid=item.xid
+            relation.oid, _tuple(item, rows), count, item.header, old=old, kind=kind
         )
     else:
         old = _tuple(item, rows, only=identity)
-        messages = delete_messages(relation.oid, old, kind, count, item.header, item.xid)
+        messages = delete_messages(relation.oid, old, kind, count, item.header)
     return operation, count, messages
 
 

@@ -6,9 +6,11 @@ are read only as fast as the client reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
 
 from penstock.errors import report
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
@@ -16,16 +18,47 @@ from penstock.protocol.frontend_messages import FrontendMessage
 
 Cells = Sequence[bytes | None]
 """One row in text format, None for NULL."""
+_PORTION_BYTES: Final = 1 << 18
+"""The bytes of columns that are encoded at once."""
+_PORTION_ROWS: Final = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRows:
+    """Rows that are made as columns, so that many are encoded at once.
+
+    ``batches``: the columns of some rows, as Arrow binary arrays, null for NULL; at least one
+    column. They can be read once. Iterating yields the rows one by one.
+    """
+
+    batches: Iterable[Sequence[pa.Array]]
+
+    def __iter__(self) -> Iterator[Cells]:
+        for columns in self.batches:
+            yield from zip(*(column.to_pylist() for column in columns), strict=True)
+
+    def portions(self) -> Iterator[Sequence[pa.Array]]:
+        """Yield the columns of a few rows at a time."""
+        for columns in self.batches:
+            count, size = len(columns[0]), sum(column.nbytes for column in columns)
+            rows = max(1, min(_PORTION_ROWS, _PORTION_BYTES * count // max(size, 1)))
+            for offset in range(0, count, rows):
+                yield [column.slice(offset, rows) for column in columns]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A result set. ``tag``: for CommandComplete; if ``counted``, the number of rows follows it."""
+    """A result set. ``tag``: for CommandComplete; if ``counted``, the number of rows follows it.
+
+    ``notices`` returns those that the query has raised since the last call, None if it raises none.
+    They are sent before the rows, as by a server that computes all rows first.
+    """
 
     fields: tuple[FieldDescription, ...]
     rows: Iterable[Cells]
     tag: str = "SELECT"
     counted: bool = True
+    notices: Callable[[], Iterable[Notice]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +77,7 @@ class Notice:
     detail: str | None = None
     hint: str | None = None
     sqlstate: str = "00000"
+    context: str | None = None
 
     def report(self) -> str:
         """Return the notice as psql prints it."""
@@ -75,12 +109,14 @@ class Empty:
 class CopyOut:
     """COPY TO STDOUT. ``chunks``: pairs of a number of rows and CopyData messages ready to be sent.
 
-    A chunk with rows begins a message; a chunk without rows may continue one.
+    A chunk with rows begins a message; a chunk without rows may continue one. ``notices``: as of
+    ``Rows``.
     """
 
     columns: int
     binary: bool
     chunks: Iterable[tuple[int, bytes]]
+    notices: Callable[[], Iterable[Notice]] | None = None
 
 
 class Duplex(Protocol):
@@ -88,6 +124,9 @@ class Duplex(Protocol):
 
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
         """Send data. ``waiting`` is called while the client takes nothing, to read its messages."""
+
+    def notify(self, notice: Notice) -> None:
+        """Send a notice."""
 
     def next_message(self, timeout_s: float) -> FrontendMessage | None:
         """Return the client's next message, None after the timeout."""

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final
 
+import pyarrow as pa
+
 from penstock.attribute import Attribute
 from penstock.errors import PenstockError
 from penstock.protocol.encoding import UTF8, ClientEncoding
 from penstock.protocol.framing import LENGTH_SIZE, frame
+from penstock.wire_rows import Column, messages_of
 
 TEXT_FORMAT: Final = 0
 BINARY_FORMAT: Final = 1
@@ -99,6 +102,12 @@ def data_row(values: Sequence[bytes | None]) -> bytes:
     for value in values:
         parts += (_NULL,) if value is None else (_PACK_LENGTH(len(value)), value)
     return frame(b"D", b"".join(parts))
+
+
+def data_rows(columns: Sequence[pa.Array]) -> bytes:
+    """Return the rows of columns, which are Arrow binary arrays, null for NULL."""
+    cells = [Column(column, null=_NULL, counted=True) for column in columns]
+    return messages_of(b"D\0\0\0\0" + struct.pack("!H", len(cells)), cells, len(columns[0]))
 
 
 def command_complete(tag: str, encoding: ClientEncoding = UTF8) -> bytes:
@@ -196,6 +205,7 @@ def notice_response(
     sqlstate: str = SUCCESSFUL_COMPLETION,
     detail: str | None = None,
     hint: str | None = None,
+    context: str | None = None,
     encoding: ClientEncoding = UTF8,
 ) -> bytes:
     """Return a notice or warning; clients print it and go on."""
@@ -206,6 +216,7 @@ def notice_response(
         ("M", message),
         ("D", detail),
         ("H", hint),
+        ("W", context),
     ]
     return frame(b"N", _fields(fields, encoding))
 

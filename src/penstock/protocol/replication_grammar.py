@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from penstock.errors import InvalidParameterValue, PenstockError, SqlSyntaxError
 from penstock.guc import def_get_boolean
-from penstock.identifiers import fold, truncated
+from penstock.identifiers import fold, truncate
 from penstock.lsn import Lsn
 
 # The commands (replnodes.h). Options are kept as written: those of a slot are interpreted here,
@@ -154,12 +154,15 @@ def is_replication_command(text: str, version: int = LATEST_VERSION) -> bool:
     return first.kind is TokenKind.KEYWORD and first.text in _COMMANDS
 
 
-def parse_replication_command(text: str, version: int = LATEST_VERSION) -> ReplicationCommand:
+def parse_replication_command(
+    text: str, version: int = LATEST_VERSION, notice: Callable[[str], None] = lambda _: None
+) -> ReplicationCommand:
     """Parse a command. ``version``: major version that the node reports as its own, 14 to 18.
+    ``notice`` takes the NOTICE (42622) of each name that is cut.
 
     Raises SqlSyntaxError (42601).
     """
-    parser = _Parser(text, version)
+    parser = _Parser(Lexer(text, version, notice), version)
     command = _COMMANDS.get(parser.keyword(), _syntax_error)(parser)
     parser.accept_character(";")
     parser.expect(TokenKind.END)
@@ -169,9 +172,9 @@ def parse_replication_command(text: str, version: int = LATEST_VERSION) -> Repli
 class _Parser:
     """A parser with one token of look-ahead, read no sooner than PostgreSQL's parser reads it."""
 
-    def __init__(self, text: str, version: int) -> None:
+    def __init__(self, lexer: Lexer, version: int) -> None:
         self.version = version
-        self._lexer = Lexer(text, version)
+        self._lexer = lexer
         self._lookahead: Token | None = None
 
     def peek(self) -> Token:
@@ -390,10 +393,13 @@ _SPACE: Final = re.compile(r"[ \t\n\r\f\v]*")
 class Lexer:
     """The scanner. ``version``: the major version that the node reports; key words depend on it."""
 
-    def __init__(self, text: str, version: int) -> None:
+    def __init__(
+        self, text: str, version: int, notice: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._text = text
         self._at = 0
         self._version = version
+        self._notice = notice
 
     def next(self) -> Token:
         """Return the next token, END at the end. Raises SqlSyntaxError if a string has no end."""
@@ -419,14 +425,20 @@ class Lexer:
             case "string":
                 return Token(TokenKind.SCONST, match["string"].replace("''", "'"))
             case "quoted":
-                return Token(TokenKind.IDENT, truncated(match["quoted"].replace('""', '"')))
+                return self._name(match["quoted"].replace('""', '"'))
             case _:
                 return Token(TokenKind.CHARACTER, match[0])
 
     def _word(self, word: str) -> Token:
         if KEYWORDS.get(word, self._version + 1) <= self._version:
             return Token(TokenKind.KEYWORD, word)
-        return Token(TokenKind.IDENT, truncated(fold(word)))
+        return self._name(fold(word))
+
+    def _name(self, text: str) -> Token:
+        name, notice = truncate(text)
+        if notice is not None:
+            self._notice(notice)
+        return Token(TokenKind.IDENT, name)
 
 
 def _uint32(digits: str, base: int) -> int:

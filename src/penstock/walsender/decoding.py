@@ -32,6 +32,8 @@ from penstock.errors import (
     FeatureNotSupported,
     NotInPrerequisiteState,
     PenstockError,
+    RequiredChangesRemoved,
+    StorageError,
     UndefinedObject,
     VersionGone,
 )
@@ -48,14 +50,15 @@ from penstock.lakehouse.table_changes import (
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.pipeline.change_item import ChangeItem, PublishedTable
-from penstock.pipeline.publish_changes import publish_changes
+from penstock.pipeline.publish_changes import EncodedChanges, publish_changes
 from penstock.pipeline.scan import ScanFile
 from penstock.pipeline.tasks import Failed
+from penstock.protocol.answers import Notice
 from penstock.protocol.copy_both import xlog_data_head
 from penstock.publication.members import Members, Operation
 from penstock.publication.relation_sync import relation_sync_entry
 from penstock.relation import Relation
-from penstock.walsender.decoding_options import DecodingOptions, Published, PublishedAt
+from penstock.walsender.decoding_options import Context, DecodingOptions, Published, PublishedAt
 from penstock.walsender.every_table import relation_data
 from penstock.walsender.feed import Changes, Portion, TransactionBegin, TransactionEnd
 from penstock.walsender.lake_columns import (
@@ -98,16 +101,31 @@ class _Work:
 class _Plan:
     """The plan to send one transaction. ``relations`` and ``leaves`` have an item for each work;
     ``leaves`` are oids of the tables that have the rows. ``messages`` tells whether messages of
-    sessions are sent. ``described`` is by oid, for output plugins."""
+    sessions are sent. ``described`` is by oid, for output plugins. ``streams`` tells whether it is
+    sent in blocks if it is large. ``warnings`` are those of publications."""
 
     transaction: LakeTransaction
-    xid: int | None
+    streams: bool
+    warnings: tuple[Notice, ...]
     emptied: Portion | None
     relations: Mapping[int, Relation]
     leaves: Mapping[int, int]
     items: Sequence[ChangeItem]
     messages: bool
     described: Mapping[int, RelationData]
+
+
+class _Encoded:
+    """The encoded changes of several transactions. ``first``: those that are next, None at the
+    end."""
+
+    def __init__(self, changes: Iterator[EncodedChanges | Failed]) -> None:
+        self._rest = changes
+        self.next()
+
+    def next(self) -> None:
+        """Go on to the next changes."""
+        self.first = next(self._rest, None)
 
 
 class Decoding:
@@ -121,10 +139,12 @@ class Decoding:
         published: PublishedAt,
         options: DecodingOptions,
         work_mem: Callable[[], int],
+        context: Context = lambda callback, lsn: "",
     ) -> None:
-        """Take the node's parts and the stream's options. ``work_mem`` returns the bytes of WAL
-        above which a transaction is streamed, if the stream allows it; it also bounds the memory of
-        tasks."""
+        """Take the node's parts and the stream's options. ``work_mem`` returns the bytes of decoded
+        changes above which a transaction is streamed, if the stream allows it; it also bounds the
+        memory of tasks. ``context`` returns the CONTEXT of pgoutput's errors and warnings: as on a
+        server, they come from its change callback."""
         self._work_mem = work_mem
         self._spark = spark
         self._warehouse = warehouse
@@ -133,6 +153,7 @@ class Decoding:
         self._states: dict[int, _Known] = {}  # by relation, as the last transaction left them
         self._left_out: set[int] = set()
         self._published = published
+        self._context = context
 
     def changes(self, transactions: Sequence[LakeTransaction]) -> Changes:
         """Yield the changes of transactions, as ``feed.ChangeSource`` does. Raises PenstockError if
@@ -146,36 +167,56 @@ class Decoding:
             staging=self._warehouse.staging,
             share_bytes=_PAIRED * self._work_mem(),
         )
-        waiting = next(portions, None)
+        encoded = _Encoded(portions)
         try:
             for plan in plans:
-                yield TransactionBegin(plan.transaction, plan.xid is not None)
-                if plan.emptied is not None:
-                    yield plan.emptied
-                messages = self._messages(plan)
-                while waiting is not None and waiting.work in plan.relations:
-                    if isinstance(waiting, Failed):
-                        raise self._translated(waiting.error)
-                    while messages and messages[0][0] < plan.leaves[waiting.work]:
-                        yield messages.popleft()[1]
-                    yield Portion(
-                        (plan.relations[waiting.work],),
-                        waiting.data,
-                        waiting.changes,
-                        waiting.operation,
-                        as_rows=self._options.as_rows,
-                        described=plan.described,
-                    )
-                    waiting = next(portions, None)
-                for _, message in messages:
-                    yield message
+                changes = self._portions(plan, encoded)
+                held, streamed = self._hold(changes) if plan.streams else ([], False)
+                yield TransactionBegin(plan.transaction, streamed, plan.warnings)
+                yield from held
+                yield from changes
                 yield TransactionEnd(plan.transaction)
-            if waiting is not None:
-                raise PenstockError(f"changes of table {waiting.work} belong to no transaction")
+            if encoded.first is not None:
+                raise PenstockError(
+                    f"changes of table {encoded.first.work} belong to no transaction"
+                )
         finally:
             portions.close()
         if error is not None:
             raise error
+
+    def _hold(self, changes: Iterator[Portion]) -> tuple[list[Portion], bool]:
+        """Return the first changes of a transaction, and whether they are too large to wait for
+        the others: it is sent in blocks (ReorderBufferCheckMemoryLimit)."""
+        held, size, most = [], 0, self._work_mem()
+        for portion in changes:
+            held.append(portion)
+            size += portion.memory
+            if size > most:
+                return held, True
+        return held, False
+
+    def _portions(self, plan: _Plan, encoded: _Encoded) -> Iterator[Portion]:
+        """Yield a transaction's changes in the order of sending."""
+        if plan.emptied is not None:
+            yield plan.emptied
+        messages = self._messages(plan)
+        while (found := encoded.first) is not None and found.work in plan.relations:
+            if isinstance(found, Failed):
+                raise self._of_change(self._translated(found.error), plan.transaction)
+            while messages and messages[0][0] < plan.leaves[found.work]:
+                yield messages.popleft()[1]
+            yield Portion(
+                (plan.relations[found.work],),
+                found.data,
+                found.changes,
+                found.operation,
+                as_rows=self._options.as_rows,
+                described=plan.described,
+            )
+            encoded.next()
+        for _, message in messages:
+            yield message
 
     def _plans(
         self, transactions: Sequence[LakeTransaction]
@@ -187,10 +228,17 @@ class Decoding:
             try:
                 plans.append(self._plan(transaction, numbers))
             except PenstockError as error:
+                told = self._of_change(error, transaction)
                 if not plans:
-                    raise
-                return plans, error
+                    raise told from None
+                return plans, told
         return plans, None
+
+    def _of_change(self, error: PenstockError, transaction: LakeTransaction) -> PenstockError:
+        """Return an error with the context of pgoutput's callback, unless the lake is at fault."""
+        if self._options.as_rows or isinstance(error, StorageError | RequiredChangesRemoved):
+            return error
+        return error.changed(context=self._context("change", transaction.begin))
 
     def _plan(self, transaction: LakeTransaction, numbers: Iterator[int]) -> _Plan:
         works = []
@@ -204,22 +252,21 @@ class Decoding:
             works = self._by_rows([work for work in found if work is not None], published)
         told = transaction.message is not None or (sent and bool(transaction.messages))
         messages = local and told and self._options.messages
-        whole = (works or messages) and transaction.is_transaction
-        xid = transaction.xid if whole and self._streams(transaction) else None
         header = xlog_data_head(transaction.begin, time.time_ns() // 1000)
         numbered = {next(numbers): work for work in works}
         described = self._described(works)
         emptied = [work.table.relation for work in works if work.truncated]
         return _Plan(
             transaction,
-            xid,
+            self._streams(transaction),
+            self._warnings(transaction),
             _truncate(emptied, described),
             {number: work.table.relation for number, work in numbered.items()},
             {number: work.seen.oid for number, work in numbered.items()},
             [
                 item
                 for number, work in numbered.items()
-                for item in self._items(number, work, header, xid)
+                for item in self._items(number, work, header)
             ],
             messages,
             described,
@@ -252,12 +299,18 @@ class Decoding:
         found = session_messages(self._catalog, plan.transaction)
         return deque((after, Portion((), b"", 1, message=message)) for after, message in found)
 
+    def _warnings(self, transaction: LakeTransaction) -> tuple[Notice, ...]:
+        context = self._context("change", transaction.begin)
+        found = tuple(replace(w, context=context) for w in self._published.warnings())
+        for warning in found:
+            log.warning("%s", warning.report())
+        return found
+
     def _streams(self, transaction: LakeTransaction) -> bool:
-        """Tell whether a transaction is sent in blocks: it is large, and the stream allows it."""
-        size = transaction.commit - transaction.begin
+        """Tell whether a transaction is sent in blocks if it is large: the stream allows it."""
         # A prepared transaction is always sent whole, so only one place sends its messages.
         told = self._options.two_phase_at is not None and transaction.two_phase is not None
-        return self._options.streaming and not told and size > self._work_mem()
+        return self._options.streaming and not told and transaction.is_transaction
 
     def _work(
         self, member: Member, staged: StagedChange | None, published: Published
@@ -395,9 +448,7 @@ class Decoding:
                 log.warning("%s: %s It is left out.", error.message, error.detail)
             return None
 
-    def _items(
-        self, number: int, work: _Work, header: bytes, xid: int | None
-    ) -> Iterator[ChangeItem]:
+    def _items(self, number: int, work: _Work, header: bytes) -> Iterator[ChangeItem]:
         changes = work.changes
         removed = tuple(map(ScanFile.of_part, work.removed))
         added = tuple(map(ScanFile.of_part, changes.added))
@@ -409,7 +460,6 @@ class Decoding:
             added,
             header,
             self._options.binary,
-            xid,
             as_rows=self._options.as_rows,
         )
         if removed and added:
@@ -483,6 +533,8 @@ class RelationSyncCache:
     """The publications of one stream; ``version`` is the major version that the node reports."""
 
     def __init__(self, catalog: Catalog, names: Sequence[str], version: int) -> None:
+        self._warned: dict[tuple[int, str], Notice] = {}
+        self._told = 0
         self._catalog = catalog
         self._names = names
         self._version = version
@@ -501,28 +553,51 @@ class RelationSyncCache:
         if epoch not in self._epochs:
             then = self._history.at(place)
             newest = self._history.newest
-            now = None if then == newest else _Epoch(self._catalog, newest, self._names, None)
-            self._epochs[epoch] = _Epoch(self._catalog, then, self._names, self._version, now)
+            now = None
+            if then != newest:
+                now = _Epoch(self._catalog, newest, self._names, lambda name: None)
+            self._epochs[epoch] = _Epoch(
+                self._catalog, then, self._names, lambda name: self._missing(epoch, name), now
+            )
         return self._epochs[epoch]
+
+    def warnings(self) -> Sequence[Notice]:
+        """Return warnings of missing publications, each once while publications stay as they
+        are."""
+        found = [*self._warned.values()][self._told :]
+        self._told += len(found)
+        return found
+
+    def _missing(self, epoch: int, name: str) -> None:
+        """Note a missing publication (LoadPublications). Raises UndefinedObject up to version
+        17."""
+        if self._version < _WARNS_SINCE:
+            raise UndefinedObject(f'publication "{name}" does not exist')
+        self._warned[epoch, name] = Notice(
+            "WARNING",
+            f'skipped loading publication "{name}"',
+            "The publication does not exist at this point in the WAL.",
+            "Create the publication if it does not exist.",
+            NotInPrerequisiteState.default_sqlstate,
+        )
 
 
 class _Epoch:
-    """``Published`` for a span of the log in which no publication changes. If ``version`` is None,
-    missing publications are skipped silently. ``now`` has the present publications, if they differ.
-    """
+    """``Published`` for a span of the log in which no publication changes. ``missing`` is called
+    for publications that do not exist. ``now`` has the present publications, if they differ."""
 
     def __init__(
         self,
         catalog: Catalog,
         then: HistoricPublications,
         names: Sequence[str],
-        version: int | None,
+        missing: Callable[[str], None],
         now: _Epoch | None = None,
     ) -> None:
         self._catalog = catalog
         self._then = then
         self._names = names
-        self._version = version
+        self._missing = missing
         self._now = now
         self._found: list[Publication] | None = None
         self._held: dict[LakeTable, bool] = {}
@@ -584,15 +659,8 @@ class _Epoch:
             return self._found
         by_name = {publication.name: publication for publication in self._then.publications}
         for name in self._names:
-            if name in by_name or self._version is None:
-                continue
-            if self._version < _WARNS_SINCE:
-                raise UndefinedObject(f'publication "{name}" does not exist')
-            log.warning(
-                'skipped loading publication "%s": it does not exist at this place of the log; '
-                "create it if it is needed",
-                name,
-            )
+            if name not in by_name:
+                self._missing(name)
         self._found = [by_name[name] for name in self._names if name in by_name]
         return self._found
 

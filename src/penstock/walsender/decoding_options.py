@@ -5,7 +5,7 @@ A subscriber's options become frozen values. The Protocols are for ``decoding``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,11 @@ from penstock.catalog import LakeTable, LakeTransaction, TwoPhaseKind, TwoPhaseR
 from penstock.lsn import Lsn
 from penstock.pgoutput.options import PgoutputOptions
 from penstock.pipeline.change_item import PublishedTable
+from penstock.protocol.answers import Notice
 from penstock.walsender.lake_columns import LakeColumn
+
+Context = Callable[[str, Lsn], str]
+"""A function that takes a callback and an LSN, and returns the CONTEXT of messages."""
 
 
 class PublishedAt(Protocol):
@@ -21,6 +25,9 @@ class PublishedAt(Protocol):
 
     def at(self, place: Lsn) -> Published:
         """Return what is published at a transaction's ``LakeTransaction.place``. Cheap."""
+
+    def warnings(self) -> Sequence[Notice]:
+        """Return the warnings since the last call."""
 
 
 class Published(Protocol):
@@ -50,10 +57,12 @@ class DecodingOptions:
       another output plugin, which gets all changes as streams of ``pipeline.change_columns``.
     - ``two_phase_at``: transactions prepared from this position on are sent at PREPARE. None: all
       are sent at COMMIT PREPARED.
+    - ``streaming``: large transactions are sent in blocks.
     """
 
     pgoutput: PgoutputOptions | None = None
     two_phase_at: Lsn | None = None
+    streaming: bool = False
 
     @property
     def as_rows(self) -> bool:
@@ -64,11 +73,6 @@ class DecodingOptions:
     def binary(self) -> bool:
         """True if values whose types have a send function are sent in binary."""
         return self.pgoutput is not None and self.pgoutput.binary
-
-    @property
-    def streaming(self) -> bool:
-        """True if large transactions are sent in blocks."""
-        return self.pgoutput is None or self.pgoutput.streaming is not None
 
     @property
     def messages(self) -> bool:

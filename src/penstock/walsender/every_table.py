@@ -13,6 +13,7 @@ from penstock.catalog import LakeTable
 from penstock.decoding import RelationData
 from penstock.lsn import Lsn
 from penstock.pipeline.change_item import PublishedTable
+from penstock.protocol.answers import Notice
 from penstock.publication.members import Operation
 from penstock.publication.relation_sync import RelationSyncEntry
 from penstock.relation import Relation
@@ -28,6 +29,10 @@ class EveryTable:
     def at(self, place: Lsn) -> EveryTable:
         """Return this object, whatever the position."""
         return self
+
+    def warnings(self) -> Sequence[Notice]:
+        """Return none: no publication is missing."""
+        return ()
 
     def publishes(self, table: LakeTable) -> bool:
         """Return True, since this reader has every table."""

@@ -20,7 +20,9 @@ from typing import Final, Protocol
 
 from penstock.catalog import Catalog, LakeTransaction
 from penstock.decoding import MessageChange, RelationData
+from penstock.decoding.reorder_buffer import CHANGE_BYTES
 from penstock.lsn import Lsn
+from penstock.protocol.answers import Notice
 from penstock.publication.members import Operation
 from penstock.relation import Relation
 from penstock.walsender.bundles import Bundles
@@ -60,14 +62,20 @@ class Portion:
         """The bytes of rows and of a message."""
         return len(self.data) + (0 if self.message is None else len(self.message.content))
 
+    @property
+    def memory(self) -> int:
+        """The memory that the changes would take on a server, roughly."""
+        return self.nbytes + CHANGE_BYTES * self.changes
+
 
 @dataclass(frozen=True, slots=True)
 class TransactionBegin:
     """The begin of a transaction, or of a message outside of transactions. ``streamed``: it is sent
-    in blocks (protocol version 2)."""
+    in blocks (protocol version 2). ``warnings``: those of its first change."""
 
     transaction: LakeTransaction
     streamed: bool = False
+    warnings: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from penstock.decoding import (
 from penstock.decoding.reorder_buffer import Catalogs, Item, Prepared, TransactionKind
 from penstock.lsn import INVALID, Lsn
 from penstock.pipeline.change_columns import read_row_stream
+from penstock.protocol.answers import Notice
 from penstock.publication.members import Operation
 from penstock.relation import Relation
 from penstock.walsender.decoding_options import prepare_is_sent, was_prepared
@@ -60,13 +61,16 @@ class LakeTransactions:
         source: ChangeSource,
         two_phase_at: Lsn | None = None,
         catalogs: Callable[[LakeTransaction], Catalogs] | None = None,
+        warn: Callable[[Notice], None] = lambda _: None,
     ) -> None:
         """Take a source of rows with descriptions of their tables, or of pgoutput messages.
         ``two_phase_at`` is the source's option. ``catalogs`` returns the catalogs as they were at a
-        transaction; it is cheap, since catalogs are read only when a plugin asks."""
+        transaction; it is cheap, since catalogs are read only when a plugin asks. ``warn`` takes
+        the source's warnings."""
         self.source: Final = source
         self._catalogs = catalogs
         self._two_phase_at = two_phase_at
+        self._warn = warn
         self._bare: dict[Relation, RelationData] = {}
 
     def items(
@@ -130,7 +134,7 @@ class LakeTransactions:
             transaction.commit,
             transaction.end,
             transaction.commit_time,
-            changes,
+            self._warned(begun, changes),
             transaction.origin,
             transaction.origin_lsn or INVALID,
             streamed=begun.streamed,
@@ -147,6 +151,11 @@ class LakeTransactions:
         ):
             return ()
         return (replace(whole, gid=record.gid, kind=kind, prepared=prepared),)
+
+    def _warned(self, begun: TransactionBegin, changes: Iterator[Decoded]) -> Iterator[Decoded]:
+        for warning in begun.warnings:
+            self._warn(warning)
+        yield from changes
 
 
 def _tuples(

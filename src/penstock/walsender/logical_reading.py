@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -26,14 +26,17 @@ from penstock.decoding import (
     OutputType,
 )
 from penstock.decoding.logical import Options
+from penstock.decoding.output import as_cstrings, as_text
 from penstock.decoding.plugins.pgoutput import Pgoutput
 from penstock.decoding.publication_rules import AsPublished
-from penstock.decoding.reorder_buffer import Catalogs
+from penstock.decoding.reorder_buffer import Catalogs, DecodingStats
 from penstock.errors import FeatureNotSupported, ObjectInUse
 from penstock.lsn import Lsn
+from penstock.pgtypes.text_output import text_output
+from penstock.protocol.answers import Notice
 from penstock.sqlstate import NullValueNotAllowed
 from penstock.walsender.bundles import Bundles
-from penstock.walsender.decoding_options import DecodingOptions
+from penstock.walsender.decoding_options import Context, DecodingOptions
 from penstock.walsender.feed import ChangeSource
 from penstock.walsender.lake_transactions import LakeTransactions
 from penstock.walsender.sequencer import Sequencer
@@ -73,22 +76,31 @@ class LogicalReading:
     plugin: Callable[[str], OutputPlugin]
     version: int
     work_mem: Callable[[], int]
-    decoding: Callable[[DecodingOptions], ChangeSource]
+    decoding: Callable[[DecodingOptions, Context], ChangeSource]
     """A function that makes the source for one call or one stream."""
     catalogs: Callable[[], Callable[[LakeTransaction], Catalogs]]
+    stats: Callable[[str], DecodingStats] = lambda slot: DecodingStats()
+    """A function that returns the counts of a slot."""
 
     def context(
-        self, slot: Slot, options: Options, *, binary: bool, interrupt: Callable[[], None]
+        self,
+        slot: Slot,
+        options: Options,
+        *,
+        interrupt: Callable[[], None],
+        warn: Callable[[Notice], None],
     ) -> LogicalDecodingContext:
-        """CreateDecodingContext: return a context manager; ``binary``: the reader takes bytes.
-        Raises PenstockError if the plugin is gone or may not be used any more."""
+        """CreateDecodingContext: return a context manager. Its reader takes bytes: as on a server,
+        nobody checks that a plugin's text is valid. Raises PenstockError if the plugin is gone or
+        may not be used any more."""
         return LogicalDecodingContext(
             self.plugin(slot.plugin),
             DecodedSlot(slot.name, slot.plugin, slot.two_phase),
             options,
             database=DecodedDatabase(self.version, lambda names: AsPublished(self._type_name)),
-            reader=OutputReader(as_bytes=binary, interrupt=interrupt),
+            reader=OutputReader(as_bytes=True, interrupt=interrupt, warn=warn),
             limits=MemoryLimits(work_mem=self.work_mem()),
+            stats=self.stats(slot.name),
         )
 
     def transactions(
@@ -96,12 +108,12 @@ class LogicalReading:
     ) -> LakeTransactions:
         """Return the source for a started context, which reads a held slot from ``start`` on."""
         at = self.slots.two_phase_at(slot, start, twophase=context.twophase)
-        plugin = context.plugin
+        plugin, options = context.plugin, DecodingOptions(None, at, context.streaming)
         if isinstance(plugin, Pgoutput):
-            return LakeTransactions(self.decoding(DecodingOptions(plugin.options, at)), at)
-        return LakeTransactions(
-            self.decoding(DecodingOptions(two_phase_at=at)), at, self.catalogs()
-        )
+            options = replace(options, pgoutput=plugin.options)
+        source = self.decoding(options, context.message_context)
+        catalogs = self.catalogs() if options.as_rows else None
+        return LakeTransactions(source, at, catalogs, lambda notice: context.warn(notice))
 
     def _type_name(self, oid: int) -> tuple[str, str] | None:
         """Return schema and name of a type of the node's own."""
@@ -114,16 +126,17 @@ class LogicalReading:
         request: SlotRequest,
         pid: int,
         cancelled: Callable[[], None],
+        warn: Callable[[Notice], None],
         others: Sequence[SlotCall] = (),
     ) -> SlotCall:
         """Begin a call; ``others`` are the query's other calls. ``cancelled`` raises if the
-        statement must end. Raises PenstockError if there is no such slot, another session has it,
-        or its plugin refuses."""
+        statement must end; ``warn`` takes the plugin's warnings. Raises PenstockError if there is
+        no such slot, another session has it, or its plugin refuses."""
         name = request.slot_name
         held = (call.hold for call in others if call.hold.is_held)
         same = next((hold for hold in held if hold.slot.name == name), None)
         hold = same or SlotHold(self.slots, name, pid, self.version)
-        return SlotCall(self, request, hold, cancelled)
+        return SlotCall(self, request, hold, cancelled, warn)
 
 
 class SlotCall:
@@ -135,6 +148,7 @@ class SlotCall:
         request: SlotRequest,
         hold: SlotHold,
         cancelled: Callable[[], None],
+        warn: Callable[[Notice], None],
     ) -> None:
         self.hold: Final = hold
         self._slot = hold.slot
@@ -150,7 +164,7 @@ class SlotCall:
             hold.enter(self)
             held.callback(hold.leave, self)
             self._end = reading.sequencer.position().lsn
-            self._process = self._started(held, cancelled)
+            self._process = self._started(held, cancelled, warn)
             self._held = held.pop_all()
 
     @property
@@ -161,15 +175,28 @@ class SlotCall:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Raises PenstockError, as decoding and the plugin do."""
-        schema = self.schema
+        for output in self._drawn():
+            data = output.data if self._request.binary else as_text(output.data)
+            columns = [output.lsns, output.xids.cast(pa.int64()), data]
+            yield pa.record_batch(columns, schema=self.schema)
+
+    def texts(self) -> Iterator[list[pa.Array]]:
+        """Yield the rows as a client gets them. A plugin's text is sent as it is."""
+        for output in self._drawn():
+            lsns = output.lsns.dictionary_encode()  # rows of a transaction have few
+            shown = pa.array([str(Lsn(lsn)) for lsn in lsns.dictionary.to_pylist()], pa.string())
+            data = text_output(output.data) if self._request.binary else as_cstrings(output.data)
+            yield [
+                shown.take(lsns.indices).cast(pa.binary()),
+                output.xids.cast(pa.string()).cast(pa.binary()),
+                data,
+            ]
+
+    def _drawn(self) -> Iterator[Output]:
         self._called = True
         for output in self._outputs():
             self._rows += len(output)
-            columns = [output.lsns, output.xids.cast(pa.int64()), output.data]
-            yield pa.record_batch(
-                [column.cast(field.type) for column, field in zip(columns, schema, strict=True)],
-                schema=schema,
-            )
+            yield output
 
     def succeed(self) -> None:
         """Move the slot, since the query reads no more rows. Rows that it did not fetch count as
@@ -208,12 +235,17 @@ class SlotCall:
             if self._output is not None:
                 self._output.close()
 
-    def _started(self, held: ExitStack, cancelled: Callable[[], None]) -> Process:
+    def _started(
+        self,
+        held: ExitStack,
+        cancelled: Callable[[], None],
+        warn: Callable[[Notice], None],
+    ) -> Process:
         """Start the plugin with the options, and return the function that processes transactions.
         Raises PenstockError; 0A000 if a function for text gets binary output."""
         request, reading = self._request, self._reading
         context = held.enter_context(
-            reading.context(self._slot, request.options, binary=request.binary, interrupt=cancelled)
+            reading.context(self._slot, request.options, interrupt=cancelled, warn=warn)
         )
         self._check_output(context.output_type)
         source = reading.transactions(context, self._slot, self._at)

@@ -1,17 +1,19 @@
-"""The streams of a node, and how much each has sent (walsender.c, WalSndCtl).
+"""The streams of a node, and how much was decoded from each slot (walsender.c, WalSndCtl;
+pgstat_replslot.c).
 
-Streams register here while they run. pg_stat_replication shows their states, and
-pg_stat_replication_slots the amounts sent from each slot since the node started.
+Streams register here while they run, and pg_stat_replication shows their states. Streams and SQL
+functions count what they decode since the node started, for pg_stat_replication_slots.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from penstock.decoding.reorder_buffer import DecodingStats
 from penstock.walsender.stream import SenderState
 
 
@@ -28,44 +30,28 @@ class Sender:
     state: SenderState
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The counts of what was sent from a slot. ``bytes`` include the headers of messages.
-
-    ``streamed``, ``blocks`` and ``streamed_bytes`` count large transactions sent in blocks, which
-    the other counts include.
-    """
-
-    transactions: int = 0
-    bytes: int = 0
-    streamed: int = 0
-    blocks: int = 0
-    streamed_bytes: int = 0
-
-
 class Senders:
     """All running streams."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[int, Sender] = {}
-        self._ended: dict[str, Totals] = {}
+        self._stats: dict[str, DecodingStats] = {}
 
     def all(self) -> tuple[Sender, ...]:
         """Return every running stream, by pid."""
         with self._lock:
             return tuple(self._running[pid] for pid in sorted(self._running))
 
-    def totals(self, slot: str) -> Totals:
-        """Return the counts of all streams of a slot, including running ones."""
+    def stats(self, slot: str) -> DecodingStats:
+        """Return the counts of a slot; its readers add to them."""
         with self._lock:
-            states = [s.state for s in self._running.values() if s.state.slot == slot]
-            return _sum(self._ended.get(slot, Totals()), states)
+            return self._stats.setdefault(slot, DecodingStats())
 
     def forget(self, slot: str) -> None:
         """Drop the counts of a slot's name, since a new slot has it now."""
         with self._lock:
-            self._ended.pop(slot, None)
+            self._stats.pop(slot, None)
 
     @contextmanager
     def running(
@@ -87,17 +73,3 @@ class Senders:
         finally:
             with self._lock:
                 del self._running[pid]
-                ended = self._ended.get(state.slot, Totals())
-                self._ended[state.slot] = _sum(ended, [state])
-
-
-def _sum(totals: Totals, states: Iterable[SenderState]) -> Totals:
-    for state in states:
-        totals = Totals(
-            totals.transactions + state.transactions,
-            totals.bytes + state.bytes,
-            totals.streamed + state.streamed,
-            totals.blocks + state.blocks,
-            totals.streamed_bytes + state.streamed_bytes,
-        )
-    return totals

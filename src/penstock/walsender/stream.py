@@ -17,7 +17,7 @@ from penstock.decoding import LogicalDecodingContext
 from penstock.errors import ConnectionFailure, ProtocolViolation
 from penstock.failpoint import AFTER_COMMIT_SENT, AFTER_CONFIRM, INSIDE_TRANSACTION, failpoint
 from penstock.lsn import Lsn
-from penstock.protocol.answers import Duplex
+from penstock.protocol.answers import Duplex, Notice
 from penstock.protocol.backend_messages import copy_data
 from penstock.protocol.copy_both import StandbyStatusUpdate, decode_standby_message, keepalive
 from penstock.protocol.frontend_messages import CopyData, CopyDone
@@ -37,21 +37,15 @@ TICK_S: Final = 0.05
 
 @dataclass(slots=True)
 class SenderState:
-    """The state of one stream for the statistics; only its thread writes it.
-
-    ``blocks`` counts blocks of streamed transactions, which ``transactions`` counts, too.
-    """
+    """The state of one stream for the statistics; only its thread writes it. ``reply_time``: when
+    the client has sent its latest reply, in microseconds since the Unix epoch."""
 
     slot: str
     sent: Lsn
     write: Lsn | None = None
     flush: Lsn | None = None
     apply: Lsn | None = None
-    transactions: int = 0
-    bytes: int = 0
-    streamed: int = 0
-    blocks: int = 0
-    streamed_bytes: int = 0
+    reply_time: int | None = None
 
 
 class _ClientDone(Exception):
@@ -90,12 +84,13 @@ class Stream:
         self._heard = time.monotonic()
         self._asked = False
         self._done = False
-        self._sending = False
+        self._sending = self._wrote = False
         self._owed: bool | None = None  # a keepalive to send once the current send has ended
         self._confirmed = Lsn(0)
         self._told: Lsn | None = None
         self._listened = time.monotonic()
         context.tell_progress = self._progress
+        context.warn = self._warn
 
     def run(self) -> None:
         """Send until the client is done. Raises ConnectionFailure, the feed's PenstockError and
@@ -124,23 +119,14 @@ class Stream:
 
     def _send(self, begun: TransactionBegin) -> None:
         """Send all of a transaction."""
-        state, context = self.state, self._context
-        changes = self._changes(begun)
-        sent, blocks = 0, context.blocks
-        for messages in context.copy_data(self._lake.items_of(begun, changes)):
-            self._put(messages)
-            sent += len(messages)
-            state.bytes += len(messages)
-            state.blocks = context.blocks
-            if context.blocks > blocks:
-                state.streamed_bytes += len(messages)
+        changes, self._wrote = self._changes(begun), False
+        for messages in self._context.copy_data(self._lake.items_of(begun, changes)):
+            self._put_writes(messages)
         for _ in changes:  # the plugin's filter may have skipped the transaction
             pass
-        if sent:
+        if self._wrote:
             failpoint(AFTER_COMMIT_SENT)
-            state.transactions += 1
-            state.streamed += context.blocks > blocks
-        state.sent = begun.transaction.end
+        self.state.sent = begun.transaction.end
 
     def _changes(self, begun: TransactionBegin) -> Iterator[Decoded]:
         """Yield the feed's changes of the transaction that has begun."""
@@ -167,6 +153,16 @@ class Stream:
             self._client_done()
             self._check_timeout()
             self._check()
+
+    def _warn(self, notice: Notice) -> None:
+        """Send the plugin's earlier writes, and then its warning."""
+        for messages in self._context.waiting():
+            self._put_writes(messages)
+        self._wire.notify(notice)
+
+    def _put_writes(self, messages: bytes) -> None:
+        self._put(messages)
+        self._wrote = True
 
     def _keepalive(self, *, reply_requested: bool = False) -> None:
         if self._sending:
@@ -213,6 +209,7 @@ class Stream:
                     f"unexpected message {type(message).__name__} while streaming"
                 )
             update = decode_standby_message(message.data)
+            self.state.reply_time = update.send_time
             if isinstance(update, StandbyStatusUpdate):
                 self._reply(update)
         return self._done

@@ -56,10 +56,13 @@ from penstock.pgoutput.messages import (
     Update,
 )
 from penstock.pgoutput.options import PgoutputOptions, parse_parameters
+from penstock.protocol.copy_both import insert_int32
 from penstock.relation import Relation
 
 _EMPTY_NOT_SENT_SINCE: Final = 15
 _FIRST_GENBKI_OBJECT_ID: Final = 10_000
+_XID_AT: Final = 1
+"""The offset of the xid in messages within a block."""
 _MESSAGES: Final = {Action.INSERT: Insert, Action.UPDATE: Update, Action.DELETE: Delete}
 
 
@@ -146,8 +149,11 @@ class Pgoutput(OutputPlugin):
             return
         if batch.messages is not None:
             self._begun(ctx, txn)
-            self._schema(ctx, txn, published.relation, self._xid(txn, batch.xid))
-            ctx.write_messages(batch.messages)
+            xid, messages = self._xid(txn, batch.xid), batch.messages
+            self._schema(ctx, txn, published.relation, xid)
+            if xid is not None:
+                messages = insert_int32(messages, len(batch), _XID_AT, xid)
+            ctx.write_messages(messages)
             return
         for change in batch.changes():
             xid = self._xid(txn, change.xid)

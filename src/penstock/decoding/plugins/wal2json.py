@@ -10,20 +10,31 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.civil import print_timestamp
 from penstock.decoding.logical import LogicalDecodingContext as Context
 from penstock.decoding.output_plugin import OutputPlugin, OutputPluginOptions
 from penstock.decoding.plugins.options import boolean, not_parsed, unknown
 from penstock.decoding.relation_data import AttributeData, RelationData
-from penstock.decoding.reorder_buffer import Action, Change, ReorderBufferTXN, TruncateChange
-from penstock.decoding.tuple_columns import Tuple, Unsent
+from penstock.decoding.reorder_buffer import (
+    Action,
+    Change,
+    ReorderBufferTXN,
+    RowBatch,
+    TruncateChange,
+)
+from penstock.decoding.tuple_columns import Tuple, TupleColumns, Unsent
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.lsn import Lsn
 from penstock.pgtypes.pg_type import BOOL, BYTEA, FLOATS, INTEGERS, NUMERIC, OID, types
 from penstock.relation import ReplicaIdentity
 from penstock.sqlstate import CharacterNotInRepertoire, InvalidName
+from penstock.wire_rows import Column, Part, array_of, rows_of
 
 _LETTERS: Final = {Action.INSERT: "I", Action.UPDATE: "U", Action.DELETE: "D"}
 _TOO_LONG: Final = "54000"
@@ -38,7 +49,7 @@ class _TxnData:
 
     changes: int = 0
     size: int = 0
-    parts: list[str] = field(default_factory=list)
+    parts: list[str | bytes] = field(default_factory=list)
 
 
 class Wal2Json(OutputPlugin):
@@ -80,6 +91,36 @@ class Wal2Json(OutputPlugin):
             self._change_of_1(ctx, txn, self._in_format_1(relation, change))
         else:
             self._object(ctx, self._in_format_2(txn, relation, change))
+
+    def change_batch(self, ctx: Context, txn: ReorderBufferTXN, batch: RowBatch) -> None:
+        options, relation = self._options, batch.relation
+        wanted = batch.action.lower() in options.actions
+        if not wanted or not options.wants_table(relation.schema, relation.name):
+            return
+        whole = options.format_version == 1 and not options.write_in_chunks
+        first = int(options.format_version == 1 and not _data(txn).changes)  # without a comma
+        by_row = len(batch) if not _alike(batch, options) else first
+        for change in islice(batch.changes(), by_row):
+            ctx.move_to(change.lsn)
+            self.change(ctx, txn, relation, change)
+        rest = batch.slice(by_row, len(batch) - by_row)
+        if not len(rest):
+            return
+        parts = _filled(self._template(txn, rest), rest, options)
+        if whole:
+            self._keep(ctx, txn, rows_of(parts, len(rest))[0].tobytes())
+        else:
+            ctx.write_batch(array_of(parts, len(rest)), rest.lsn)
+
+    def _template(self, txn: ReorderBufferTXN, batch: RowBatch) -> str:
+        """Return the text of a change with marks in place of its values."""
+        change = next(batch.changes())
+        change.new = None if batch.new is None else _Marked("n", batch.new)
+        change.old = None if batch.old is None else _Marked("o", batch.old)
+        if self._options.format_version == 1:
+            text = self._braces(self._in_format_1(batch.relation, change), 2, ",")
+            return text.removeprefix("\n") if self._options.write_in_chunks else text
+        return _json_object(self._in_format_2(txn, batch.relation, change))
 
     def truncate(
         self,
@@ -146,6 +187,9 @@ class Wal2Json(OutputPlugin):
         if self._options.write_in_chunks:
             _write(ctx, text)
             return
+        self._keep(ctx, txn, text)
+
+    def _keep(self, ctx: Context, txn: ReorderBufferTXN, text: str | bytes) -> None:
         data = _data(txn)
         data.parts.append(text)
         data.size += len(text)
@@ -228,7 +272,7 @@ class Wal2Json(OutputPlugin):
         return pairs
 
     def _object(self, ctx: Context, pairs: Pairs) -> None:
-        _write(ctx, "{", ",".join(f'"{key}":{value}' for key, value in pairs), "}")
+        _write(ctx, _json_object(pairs))
 
     def _not_sent(self, ctx: Context, relation: RelationData, change: Change) -> None:
         if self._options.format_version == 1:
@@ -268,7 +312,11 @@ def _text(content: bytes) -> str:
         ) from None
 
 
-def _write(ctx: Context, *pieces: str) -> None:
+def _json_object(pairs: Pairs) -> str:
+    return "{" + ",".join(f'"{key}":{value}' for key, value in pairs) + "}"
+
+
+def _write(ctx: Context, *pieces: str | bytes) -> None:
     ctx.prepare_write()
     ctx.out += pieces
     ctx.write()
@@ -281,6 +329,7 @@ def _write(ctx: Context, *pieces: str) -> None:
 # NaN and infinities, which JSON lacks, become null.
 
 _NUMBERS: Final = INTEGERS | FLOATS | {NUMERIC, OID}
+_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 _BYTEA_MARK: Final = "\\x"
 
 Cell = tuple[AttributeData, str]
@@ -391,10 +440,12 @@ def _cells(
 
 
 def _value(type_oid: int, text: str, options: Wal2JsonOptions) -> str:
+    if isinstance(text, _Mark):
+        return text
     if type_oid in _NUMBERS:
         if options.numeric_data_types_as_string:
             return quoted(text)
-        return "null" if text in ("NaN", "Infinity", "-Infinity") else text
+        return "null" if text in _NO_NUMBERS else text
     if type_oid == BOOL:
         return _boolean(text == "t")
     if type_oid == BYTEA:
@@ -404,6 +455,79 @@ def _value(type_oid: int, text: str, options: Wal2JsonOptions) -> str:
 
 def _boolean(value: bool) -> str:
     return "true" if value else "false"
+
+
+# Many rows at once: all changes of a batch have one text but for their values.
+#
+# The text is made for one row whose values are marks; then the columns' values, as JSON, take the
+# place of the marks in every row.
+
+_MARKS: Final = re.compile("\0([no])([0-9]+)\0")
+_ESCAPED: Final = r'["\\\x00-\x1f]'
+
+
+class _Mark(str):
+    """A mark in place of a value. It has NULs, which no text of PostgreSQL has."""
+
+
+class _Marked(Tuple):
+    """A row of marks. ``side``: n for new rows, o for old ones."""
+
+    def __init__(self, side: str, columns: TupleColumns) -> None:
+        super().__init__(columns, 0)
+        self._side = side
+
+    def text(self, index: int) -> str | Unsent | None:
+        if self._columns.columns[index] is None:
+            return Unsent.NOT_SENT
+        return _Mark(f"\0{self._side}{index}\0")
+
+
+def _alike(batch: RowBatch, options: Wal2JsonOptions) -> bool:
+    """Tell whether the texts of all rows differ only in values: no row lacks a column that another
+    one has."""
+    if batch.action is not Action.INSERT and not _has_identity(batch.relation):
+        return False
+    if options.include_lsn and not isinstance(batch.lsn, Lsn):
+        return False
+    sides = [side for side in (batch.new, batch.old) if side is not None]
+    columns = [column for side in sides for column in side.columns if column is not None]
+    if any(column.unchanged is not None for column in columns):
+        return False
+    if batch.action is Action.INSERT or options.format_version > 1 or not sides:
+        return bool(sides)
+    identity = zip(batch.relation.attributes, sides[-1].columns, strict=True)
+    keys = [column for attribute, column in identity if attribute.key and column is not None]
+    return not any(column.text.null_count for column in keys)
+
+
+def _filled(template: str, batch: RowBatch, options: Wal2JsonOptions) -> list[Part]:
+    """Return the parts of the rows: the template's text, and columns in place of its marks."""
+    pieces = _MARKS.split(template)
+    parts: list[Part] = [pieces[0].encode()]
+    for side, index, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+        columns = batch.new if side == "n" else batch.old
+        assert columns is not None
+        column = columns.columns[int(index)]
+        assert column is not None
+        type_oid = batch.relation.attributes[int(index)].type_oid
+        cells = _values(type_oid, column.text, options).cast(pa.binary())
+        parts += [Column(cells, null=b"null"), text.encode()]
+    return parts
+
+
+def _values(type_oid: int, text: pa.Array, options: Wal2JsonOptions) -> pa.Array:
+    """Do what ``_value`` does, for a column."""
+    if type_oid == BOOL:
+        return pc.if_else(pc.equal(text, "t"), "true", "false")
+    if type_oid in _NUMBERS and not options.numeric_data_types_as_string:
+        odd = pc.is_in(text, pa.array(_NO_NUMBERS))
+        return pc.if_else(odd, None, text) if pc.any(odd).as_py() else text
+    if type_oid == BYTEA:
+        text = pc.utf8_slice_codeunits(text, len(_BYTEA_MARK))
+    if pc.any(pc.match_substring_regex(text, _ESCAPED)).as_py():
+        return pa.array([None if t is None else quoted(t) for t in text.to_pylist()], pa.string())
+    return pc.binary_join_element_wise('"', text, '"', "")
 
 
 # The options of wal2json, and the tables, actions and messages that they let pass.
