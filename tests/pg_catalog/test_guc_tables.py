@@ -23,6 +23,7 @@ _ENDING = frozenset(
     """statement_timeout transaction_timeout idle_session_timeout
     idle_in_transaction_session_timeout""".split()  # noqa: SIM905
 )
+_OF_SERVERS = frozenset(("postmaster", "sighup"))
 _MILLISECONDS = ("1", "7", "1.5")
 """In these units such a timeout ends the server's session while the test is at work. How they are
 read shows `lock_timeout`, of the same kind and unit."""
@@ -37,7 +38,7 @@ def test_values_are_a_servers(database: Database) -> None:
     wrong = []
     with psycopg.connect(database.conninfo, autocommit=True) as server:
         for key, setting in settings(18).items():
-            if setting.kind == "string" or key in _OURS or not setting.of_sessions:
+            if setting.kind == "string" or key in _OURS or setting.context in _OF_SERVERS:
                 continue
             for value in _VALUES:
                 if key in _ENDING and value in _MILLISECONDS:
@@ -104,3 +105,15 @@ def test_who_may_set_what_when(name: str, sqlstate: str, database: Database) -> 
 def test_a_zone_that_jdbc_sends_leaves_the_session_in_utc() -> None:
     started = SessionSettings({}, [("TimeZone", "Europe/Berlin"), ("jit", "off")], 18)
     assert (started.show("timezone"), started.show("jit")) == ("UTC", "off")
+
+
+def test_parameters_of_the_server_are_shown(database: Database) -> None:
+    """Those that drivers and tools ask for, such as max_worker_processes, are among them."""
+    ours = SessionSettings({"is_superuser": "on"}, {}, 18)
+    given = (
+        "SELECT name, current_setting(name) FROM pg_settings WHERE source = 'default'"
+        " AND context IN ('postmaster', 'sighup') AND vartype <> 'string' AND name !~ '[.]'"
+    )
+    theirs = dict(database.rows(given))
+    assert len(theirs) > 100
+    assert {name: ours.show(name) for name in theirs} == theirs

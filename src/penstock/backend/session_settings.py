@@ -31,6 +31,16 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
 """Settings with effects that are not supported, and the only values that each may have here."""
 _FIXED: Final[Mapping[str, str]] = {"array_nulls": "on", "transform_null_equals": "off"}
 """Settings that change what an expression means, and the value that each has here."""
+_OF_A_SERVER: Final = frozenset(
+    [
+        *("config_file", "data_directory", "external_pid_file", "hba_file", "ident_file"),
+        *("dynamic_library_path", "extension_control_path", "krb_server_keyfile"),
+        *("log_directory", "log_filename", "oauth_validator_libraries", "primary_conninfo"),
+        *("session_preload_libraries", "shared_preload_libraries", "ssl_passphrase_command"),
+        *("stats_temp_directory", "unix_socket_directories"),
+    ]
+)
+"""A server's files and libraries (GUC_SUPERUSER_ONLY), which a node does not have."""
 _ROLES: Final = frozenset({"role", "session_authorization"})
 _SHOWN_AS: Final[Mapping[str, str]] = {"datestyle": "ISO, MDY", "timezone": "UTC"}
 _DEFAULTS: Final[Mapping[str, str]] = {
@@ -83,7 +93,7 @@ class SessionSettings:
         boot = {
             key: setting.shown(setting.boot)
             for key, setting in self._known.items()
-            if setting.of_sessions
+            if key not in _OF_A_SERVER
         }
         self._boot, self._node = {**boot, **_DEFAULTS}, node
         self._superuser = superuser or (lambda: node.get("is_superuser") == "on")

@@ -21,7 +21,6 @@ _SWITCHES: Final = {"true": "on", "yes": "on", "1": "on", "false": "off", "no": 
 """Other words that enums with on and off accept."""
 _AT_START: Final = frozenset(("backend", "superuser-backend"))
 _SUPERUSERS: Final = frozenset(("superuser", "superuser-backend"))
-_SESSION: Final = _AT_START | _SUPERUSERS | {"user", "internal"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +37,6 @@ class Setting:
     high: str
     choices: tuple[str, ...]
     boot: str
-
-    @property
-    def of_sessions(self) -> bool:
-        """Tell whether it is a session's setting, not a server's, which a node is not."""
-        return self.context in _SESSION
 
     def check_context(self, name: str, *, starting: bool, superuser: bool) -> None:
         """Raise PenstockError (55P02, 42501) unless a client may set it now."""
@@ -77,8 +71,9 @@ class Setting:
 
     def _choice(self, text: str) -> str:
         word = _HIDDEN_CHOICES.get(self.name, {}).get(text.lower(), text.lower())
-        if word in self.choices:
-            return word
+        for choice in self.choices:
+            if choice.lower() == word:
+                return choice
         if {"on", "off"} <= set(self.choices) and word in _SWITCHES:
             return _SWITCHES[word]
         raise InvalidParameterValue(

@@ -413,12 +413,14 @@ def shown_default(known: dataclasses.Field[Any]) -> str:
     return kind.show({} if known.default is dataclasses.MISSING else known.default)
 
 
-def numbers(parameters: Parameters) -> Iterator[tuple[str, str]]:
-    """Yield names and values of integer parameters, as the file has them."""
+def plain(parameters: Parameters) -> Iterator[tuple[str, str]]:
+    """Yield names and values of the parameters that are a number, a text or a boolean, as the file
+    has them."""
     for known in dataclasses.fields(parameters):
         kind = known.metadata.get("kind")
-        if isinstance(kind, Integer):
-            yield known.name, kind.show(getattr(parameters, known.name)).strip('"')
+        if isinstance(kind, Integer | Real | Boolean | String):
+            text = kind.show(getattr(parameters, known.name))
+            yield known.name, json.loads(text) if text.startswith('"') else text
 
 
 def _build(kind: type[_T], raw: Mapping[str, Any], path: Path, **given: Any) -> _T:

@@ -248,15 +248,14 @@ def _settings(parameters: Parameters) -> Mapping[str, str]:
     known = settings(version)
     shown = {
         name: known[name].shown(known[name].read(text))
-        for name, text in guc.numbers(parameters)
+        for name, text in guc.plain(parameters)
         if name in known
     }
     return {
         **shown,
         "server_version": f"{version}.0",
         "server_version_num": f"{version * 10000}",
-        "synchronous_standby_names": parameters.synchronous_standby_names,
-        "track_commit_timestamp": "on" if parameters.track_commit_timestamp else "off",
+        "ssl": "on" if parameters.ssl_cert_file else "off",
     }
 
 
