@@ -570,13 +570,52 @@ def test_tls(tmp_path: Path) -> None:
     node = Node()
     node.start(tls=context, rules=parse_rules(["hostssl all all 127.0.0.1/32 scram-sha-256"]))
     assert node.server is not None
-    try:
-        with connected(node, sslmode="require") as connection:
-            assert connection.pgconn.ssl_in_use
-            assert len(connection.execute("SELECT 50000").fetchall()) == 50_000
-        assert "no encryption" in node.refused(sslmode="disable")
-    finally:
-        node.server.stop()
+    yield node
+    node.server.stop()
+
+
+def test_tls(tls_node: Node) -> None:
+    with connected(tls_node, sslmode="require") as connection:
+        assert connection.pgconn.ssl_in_use
+        assert len(connection.execute("SELECT 50000").fetchall()) == 50_000
+    assert "no encryption" in tls_node.refused(sslmode="disable")
+
+
+def test_tls_from_the_first_byte(tls_node: Node, node: Node) -> None:
+    with connected(tls_node, sslmode="require", sslnegotiation="direct") as connection:
+        assert connection.pgconn.ssl_in_use
+        assert connection.execute("SELECT 2").fetchall() == [(0,), (1,)]
+        assert tls_node.server is not None
+        (shown,) = tls_node.server._services.sessions.all()
+        assert shown.encryption is not None and shown.encryption.version == "TLSv1.3"
+    began = time.monotonic()
+    assert "server closed" in node.refused(sslmode="require", sslnegotiation="direct")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", tls_node.port)) as raw,
+        context.wrap_socket(raw) as silent_about_its_protocol,
+    ):
+        assert silent_about_its_protocol.recv(1) == b""
+    assert time.monotonic() - began < 10
+
+
+def test_silent_connections_lock_nobody_out() -> None:
+    node = Node()
+    node.start(ListenOptions(max_connections=10, max_wal_senders=2), authentication_timeout_s=3.0)
+    assert node.server is not None
+    with contextlib.ExitStack() as stack:
+        stack.callback(node.server.stop)
+        session = stack.enter_context(connected(node))
+        address = ("127.0.0.1", node.port)
+        silent = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
+        with connected(node) as connection:
+            assert connection.execute("SELECT 1").fetchall() == [(0,)]
+        assert node.server.sessions < 40
+        assert session.execute("SELECT 1").fetchall() == [(0,)]
+        silent[0].settimeout(10)
+        assert silent[0].recv(1) == b"", "the first has made room"
+        wait_until(lambda: node.server is not None and node.server.sessions == 1, "the timeout")
 
 
 def test_garbage_is_no_harm(node: Node) -> None:

@@ -164,6 +164,7 @@ class Backend:
         self._shown: Session | None = None
         self._terminated = False
         self._socket = sock
+        self.dismissed = False
         self._options, self._options_now = options(), options
         self._services = services
         latest = PROTOCOL_3_2 if self._options.version >= _PROTOCOL_3_2_SINCE else PROTOCOL_3_0
@@ -214,6 +215,11 @@ class Backend:
     def _refuse(self, error: PenstockError) -> None:
         try:
             self._pump.send(self._session.fail(error, fatal=True), _give_up)
+    def dismiss(self) -> None:
+        """End a connection that has not sent a startup packet; called from another thread."""
+        self.dismissed = True
+        self._socket.shut_down()
+
         except ConnectionFailure:
             log.debug("session of %s: gone before its error", self._socket.address)
 

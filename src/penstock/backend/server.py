@@ -34,8 +34,8 @@ _STOP_S: Final = 10.0
 _TOLD_S: Final = 2.0
 """Seconds that sessions have to send their clients the error that the node stops."""
 _TURNED_AWAY_AT_ONCE: Final = 20
-"""The number of clients beyond the limits that can get an error at the same time; connections of
-further clients are just closed."""
+"""The number of clients beyond the limits that can get an error, or be silent, at the same time;
+for further clients the oldest silent ones are disconnected."""
 
 log = logging.getLogger(__name__)
 
@@ -200,9 +200,7 @@ class Server:
 
     def _begin(self, accepted: socket.socket) -> None:
         limit = self._listen.max_connections + self._listen.max_wal_senders
-        with self._lock:
-            running = len(self._backends)
-        if running >= limit + _TURNED_AWAY_AT_ONCE:
+        if not self._make_room(limit + _TURNED_AWAY_AT_ONCE):
             accepted.close()
             return
         pid = self._services.sessions.next_pid()
@@ -219,6 +217,19 @@ class Server:
             # Start it under the lock, because stop() joins every thread in the dict.
             thread.start()
             self._backends[pid] = backend, thread
+
+    def _make_room(self, limit: int) -> bool:
+        """Tell whether another connection may be served. At the limit, the oldest connection that
+        has not sent a startup packet is ended: connections that only stay open must not lock out
+        others until authentication_timeout."""
+        with self._lock:
+            if len(self._backends) < limit:
+                return True
+            silent = (b for b, _ in self._backends.values() if b.pid not in self._admitted)
+            oldest = next((backend for backend in silent if not backend.dismissed), None)
+        if oldest is not None:
+            oldest.dismiss()
+        return oldest is not None
 
     def _serve(self, backend: Backend) -> None:
         try:
