@@ -29,6 +29,8 @@ from penstock.catalog import Role
 from penstock.embedded import wait_until
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.lsn import Lsn
+from penstock.node.guc import Parameters
+from penstock.node.serving import server_tls
 from penstock.protocol.answers import (
     Answer,
     CopyOut,
@@ -557,18 +559,22 @@ def test_all_addresses_that_can_be_had_are_listened_on(
         server.stop()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificate")
-def test_tls(tmp_path: Path) -> None:
+@pytest.fixture
+def tls_node(tmp_path: Path) -> Iterator[Node]:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
         [*_OPENSSL, "-keyout", str(key), "-out", str(certificate)],
         check=True,
         capture_output=True,
     )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    files = Parameters(ssl_cert_file=str(certificate), ssl_key_file=str(key))
     node = Node()
-    node.start(tls=context, rules=parse_rules(["hostssl all all 127.0.0.1/32 scram-sha-256"]))
+    node.start(
+        tls=server_tls(tmp_path, files),
+        rules=parse_rules(["hostssl all all 127.0.0.1/32 scram-sha-256"]),
+    )
     assert node.server is not None
     yield node
     node.server.stop()

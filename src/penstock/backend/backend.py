@@ -89,6 +89,7 @@ _PASSWORD: Final = re.compile(r"pass|connection|://", re.IGNORECASE)
 _FAILED_LOGIN_PAUSE_S: Final = 0.5
 """Seconds before the error of a failed login is sent, which slows down guessing of passwords."""
 _PROTOCOL_3_2_SINCE: Final = 18
+_DIRECT_TLS_SINCE: Final = 17
 _EXTENDED: Final = (m.Parse, m.Bind, m.Describe, m.Execute, m.Close, m.Flush)
 
 log = logging.getLogger(__name__)
@@ -268,6 +269,7 @@ class Backend:
             port=context.port,
             backend_type=kind,
             started=now,
+            encryption=self._socket.tls,
             state_changed=now,
         )
         return Session(activity, self.cancel, self.terminate)
@@ -275,6 +277,8 @@ class Backend:
     def _startup_message(self, deadline: float) -> StartupMessage | None:
         while True:
             event = self._in_time(deadline)
+        if self._options.version >= _DIRECT_TLS_SINCE and not self._direct_tls(deadline):
+            return None
             if isinstance(event, StartupMessage):
                 return event
             if isinstance(event, CancelRequest):
@@ -288,8 +292,24 @@ class Backend:
 
     def _log_in(self, parameters: StartupParameters, deadline: float) -> tuple[Role, bytes]:
         client = Client(
+    def _direct_tls(self, deadline: float) -> bool:
+        """Do the handshake if the client begins with it (ProcessSSLStartup). Return False if the
+        connection is rejected; then it gets no answer."""
+        if not self._socket.begins_with_tls(max(0.0, deadline - time.monotonic())):
+            return True
+        if self._options.tls is None:
+            return False
+        self._socket.start_tls(self._options.tls, max(1.0, deadline - time.monotonic()))
+        self._session.encrypted()
+        if self._socket.tls is not None and self._socket.tls.alpn:
+            return True
+        log.info(
+            "received direct SSL connection request without ALPN protocol negotiation extension"
+        )
+        return False
+
             self._socket.address,
-            self._socket.tls,
+            self._socket.tls is not None,
             parameters.user,
             parameters.database,
             parameters.replication,

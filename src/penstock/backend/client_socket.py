@@ -21,6 +21,7 @@ from typing import Final
 from penstock.errors import ConnectionFailure
 from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
+from penstock.stats.backend_status import Encryption
 
 _HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)
 """The poll event for a client that closed its side. Only Linux has it; other systems only notice a
@@ -28,6 +29,8 @@ connection that is closed in both directions."""
 _PORTION: Final = 1 << 16
 """The bytes that are sent at once. Some of them must be accepted within the write timeout."""
 _RECEIVE: Final = 1 << 16
+_TLS_HANDSHAKE: Final = b"\x16"
+"""The first byte of a TLS handshake; a startup packet begins with 0."""
 _TICK_S: Final = 0.25
 """Seconds of one wait while a client reads nothing."""
 
@@ -40,7 +43,7 @@ class ClientSocket:
         self._socket = accepted
         self._write_timeout_s = write_timeout_s or None
         self.address, self.port = accepted.getpeername()[:2]
-        self.tls = False
+        self.tls: Encryption | None = None
         self._cut_off = False  # True if ``send`` ended in the middle of its data
         self.stopped = False
         with contextlib.suppress(OSError):
@@ -118,14 +121,26 @@ class ClientSocket:
         """True if the client has closed its side, perhaps without reading the last data."""
         return not self.stopped and self._poll(_HUNG_UP, 0.0)
 
+    def begins_with_tls(self, timeout_s: float) -> bool:
+        """Tell whether the client's first byte begins a TLS handshake; False if nothing comes."""
+        try:
+            if not self._readable(timeout_s):
+                return False
+            return self._socket.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE
+        except (OSError, ValueError):
+            return False  # the next read tells
+
     def start_tls(self, context: ssl.SSLContext, timeout_s: float) -> None:
         """Do the TLS handshake as the server. Raises ConnectionFailure."""
         self._socket.settimeout(timeout_s)
         try:
-            self._socket = context.wrap_socket(self._socket, server_side=True)
+            encrypted = context.wrap_socket(self._socket, server_side=True)
         except (OSError, ValueError) as error:
             raise ConnectionFailure(f"could not accept SSL connection: {error}") from None
-        self.tls = True
+        self._socket = encrypted
+        cipher, _, bits = encrypted.cipher() or ("", "", 0)
+        alpn = encrypted.selected_alpn_protocol()
+        self.tls = Encryption(encrypted.version() or "", cipher, bits, alpn is not None)
 
     def stop_reading(self) -> None:
         """Make the thread that uses the socket see the end of input. It can still send what the

@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 DATABASE_OID: Final = 16384
 """The first oid that a new cluster gives out (FirstNormalObjectId): there is one database."""
+_ALPN: Final = "postgresql"
+"""The protocol's name in a TLS handshake (PG_ALPN_PROTOCOL)."""
 
 
 class ServingNode:
@@ -272,6 +274,7 @@ def server_tls(folder: Path, parameters: Parameters) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     key: Any = folder / parameters.ssl_key_file if parameters.ssl_key_file else None
+    context.set_alpn_protocols([_ALPN])
     try:
         context.load_cert_chain(folder / parameters.ssl_cert_file, key, _no_passphrase)
     except (OSError, ssl.SSLError) as error:

@@ -619,6 +619,7 @@ class NodeCatalogs:
                     "pg_prepared_xacts": prepared_xacts(
                         t.prepared_xacts.all(), t.prepared_blocks.all(), names, facts.database
                     ),
+                    "pg_stat_ssl": stat_ssl(sessions, facts),
                     "pg_stat_replication": stat_replication(
                         self._shared.senders.all(), names, facts, self._shared.sync_states()
                     ),
@@ -823,6 +824,22 @@ def _activity(session: Activity, version: int) -> Row:
         "query": session.query,
         "backend_type": _WORKER if untyped else session.backend_type.value,
     }
+
+
+def stat_ssl(sessions: Iterable[Activity], facts: SessionFacts) -> list[Row]:
+    """Return the rows of pg_stat_ssl: the clients' sessions that the role may see. No client has a
+    certificate."""
+    return [
+        {
+            "pid": session.pid,
+            "ssl": (tls := session.encryption) is not None,
+            "version": tls and tls.version,
+            "cipher": tls and tls.cipher,
+            "bits": tls and tls.bits,
+        }
+        for session in sessions
+        if session.port is not None and _may_see(session.role, facts)
+    ]
 
 
 def _connection(session: Activity | Sender) -> Row:

@@ -61,8 +61,12 @@ class ServerSession(SessionInput):
                 detail="This could be either a client-software bug or evidence of an attempted"
                 " man-in-the-middle attack.",
             )
-        self._encryption_asked = encryption_accepted()
+        self.encrypted()
         return b"S"
+
+    def encrypted(self) -> None:
+        """Note that the connection is inside TLS from here on."""
+        self._encryption_asked = encryption_accepted()
 
     def negotiate(self, message: StartupMessage) -> bytes:
         """Return NegotiateProtocolVersion; empty if the client asks for a version that we speak."""

@@ -44,6 +44,17 @@ class BackendType(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Encryption:
+    """The TLS of a connection, as pg_stat_ssl shows it. ``alpn``: the client has named the protocol
+    that it speaks."""
+
+    version: str
+    cipher: str
+    bits: int
+    alpn: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Activity:
     """The state of a session now. Times are seconds since 1970.
 
@@ -60,6 +71,7 @@ class Activity:
     port: int | None
     backend_type: BackendType
     started: float
+    encryption: Encryption | None = None
     state: str | None = ACTIVE
     state_changed: float = 0.0
     query: str = ""
