@@ -199,3 +199,32 @@ def test_slots_are_no_longer_made(both: list[Server], taken: str) -> None:
             ]
             seen.append(outcomes(server, session, statements))
     assert seen[1] == seen[0]
+
+
+def test_like_reads_a_table(both: list[Server]) -> None:
+    seen = []
+    for server in both:
+        server.execute("CREATE SCHEMA own AUTHORIZATION t_reader")
+        with server.connect("t_reader") as session:
+            statements = [
+                f"CREATE TABLE own.{table} (LIKE {table})" for table in ("secret", "shown")
+            ]
+            seen.append(outcomes(server, session, statements))
+    assert seen[1] == seen[0]
+    assert [found[0] for found in seen[0].values()] == ["42501", None]  # type: ignore[index]
+
+
+def test_only_superusers_see_where_the_warehouse_is(both: list[Server]) -> None:
+    node = both[1]
+    assert isinstance(node, Node)
+    warehouse = Path(node.lake.warehouse.uri.removeprefix("file://"))
+    entry = warehouse / "public" / "shown" / "_delta_log" / f"{0:020}.json"
+    entry.write_bytes(entry.read_bytes()[:-20])
+    with node.connect("t_boss") as boss, pytest.raises(psycopg.errors.DataCorrupted) as theirs:
+        boss.execute("SELECT * FROM shown")
+    with node.connect("t_reader") as reader, pytest.raises(psycopg.errors.DataCorrupted) as ours:
+        reader.execute("SELECT * FROM shown")
+    assert str(warehouse) in str(theirs.value)
+    told = str(ours.value)
+    assert str(warehouse) not in told and "file:" not in told
+    assert "public/shown/_delta_log" in told

@@ -141,6 +141,8 @@ class Services:
     answered: Callable[[int, Callable[[], bool]], None] = lambda pid, there: None
     """Called after a statement's answer is sent, before ReadyForQuery. ``there`` returns whether
     the client is still connected."""
+    told: Callable[[PenstockError, int], PenstockError] = lambda error, role: error
+    """Returns an error as a role may see it, given its oid."""
     heard: Callable[[int], None] = lambda pid: None
     """Called when the client has surely read that answer: it sent a message, or disconnected
     without a reset."""
@@ -162,10 +164,10 @@ class Backend:
         self.key = key
         self.runner: StatementRunner | None = None
         self.role_oid: int | None = None
+        self.dismissed = False
         self._shown: Session | None = None
         self._terminated = False
         self._socket = sock
-        self.dismissed = False
         self._options, self._options_now = options(), options
         self._services = services
         latest = PROTOCOL_3_2 if self._options.version >= _PROTOCOL_3_2_SINCE else PROTOCOL_3_0
@@ -213,14 +215,14 @@ class Backend:
             self.runner.cancel()
         self._socket.shut_down()
 
-    def _refuse(self, error: PenstockError) -> None:
-        try:
-            self._pump.send(self._session.fail(error, fatal=True), _give_up)
     def dismiss(self) -> None:
         """End a connection that has not sent a startup packet; called from another thread."""
         self.dismissed = True
         self._socket.shut_down()
 
+    def _refuse(self, error: PenstockError) -> None:
+        try:
+            self._pump.send(self._session.fail(error, fatal=True), _give_up)
         except ConnectionFailure:
             log.debug("session of %s: gone before its error", self._socket.address)
 
@@ -267,18 +269,18 @@ class Backend:
             application_name=context.parameters.application_name,
             address=context.address,
             port=context.port,
+            encryption=self._socket.tls,
             backend_type=kind,
             started=now,
-            encryption=self._socket.tls,
             state_changed=now,
         )
         return Session(activity, self.cancel, self.terminate)
 
     def _startup_message(self, deadline: float) -> StartupMessage | None:
-        while True:
-            event = self._in_time(deadline)
         if self._options.version >= _DIRECT_TLS_SINCE and not self._direct_tls(deadline):
             return None
+        while True:
+            event = self._in_time(deadline)
             if isinstance(event, StartupMessage):
                 return event
             if isinstance(event, CancelRequest):
@@ -290,8 +292,6 @@ class Backend:
             else:
                 self._pump.send(self._session.refuse_encryption())
 
-    def _log_in(self, parameters: StartupParameters, deadline: float) -> tuple[Role, bytes]:
-        client = Client(
     def _direct_tls(self, deadline: float) -> bool:
         """Do the handshake if the client begins with it (ProcessSSLStartup). Return False if the
         connection is rejected; then it gets no answer."""
@@ -308,6 +308,8 @@ class Backend:
         )
         return False
 
+    def _log_in(self, parameters: StartupParameters, deadline: float) -> tuple[Role, bytes]:
+        client = Client(
             self._socket.address,
             self._socket.tls is not None,
             parameters.user,
@@ -396,7 +398,7 @@ class Backend:
                 self._session.transaction_status = self.runner.transaction_status
                 if not isinstance(event, _EXTENDED):  # these are followed by Sync
                     self._waits()
-                failure = self._session.fail(error)
+                failure = self._session.fail(self._services.told(error, self.role_oid or 0))
                 for change in changes:  # ParameterStatus must come before ReadyForQuery
                     send_answer(self._session, self._pump, change)
                 self._pump.send(failure)

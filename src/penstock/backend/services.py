@@ -11,9 +11,11 @@ from typing import Protocol, TypeGuard
 
 from penstock.backend.cancellation import Jobs
 from penstock.catalog import Catalog, Role
+from penstock.errors import PenstockError
 from penstock.executor.block import LakeBlock
 from penstock.executor.lake import CopyRequest
 from penstock.executor.writer import Writer
+from penstock.lakehouse.storage import resolve
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.pipeline.query import Interrupts
@@ -126,6 +128,29 @@ class BlockCommands(Protocol):
 
     def define(self, statement: Statement, role: Role, block: LakeBlock) -> CommandOutcome:
         """Stage a statement for which ``defines`` is true. Raises PenstockError (0A000, ...)."""
+
+
+def told_error(
+    error: PenstockError, role: int, catalog: Catalog, warehouse: Warehouse
+) -> PenstockError:
+    """Return an error as a role may see it: only superusers see where the warehouse is."""
+    with catalog.read() as t:
+        found = t.roles.find_oid(role)
+    if found is not None and found.superuser:
+        return error
+    places = [place for place in (warehouse.uri, resolve(warehouse.uri)[1]) if place]
+
+    def without(text: str | None) -> str | None:
+        for place in places if text else ():
+            text = str(text).replace(f"{place}/", "").replace(place, "")
+        return text
+
+    return error.changed(
+        message=without(error.message),
+        detail=without(error.detail),
+        hint=without(error.hint),
+        context=without(error.context),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,12 @@ def may_select(transaction: CatalogTransaction, role: CurrentRole, table: LakeTa
     return role.oid is not None and transaction.roles.may_select(table.oid, role.oid)
 
 
+def check_select(transaction: CatalogTransaction, role: CurrentRole, table: LakeTable) -> None:
+    """Raise InsufficientPrivilege unless the role has ACL_SELECT on a table."""
+    if not may_select(transaction, role, table):
+        raise InsufficientPrivilege(f"permission denied for table {table.name}")
+
+
 def role_of(transaction: CatalogTransaction, spec: RoleSpec, scope: CommandScope) -> CurrentRole:
     """Return the role of a role specification (get_rolespec_tuple). Raises UndefinedObject (42704),
     PenstockError (XX000)."""

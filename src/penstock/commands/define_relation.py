@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from penstock.attribute import AttGenerated, Attribute, TupleDesc
 from penstock.catalog import CatalogTransaction, LakeTable
-from penstock.commands.aclchk import check_owner
+from penstock.commands.aclchk import check_owner, check_select
 from penstock.commands.namespace import column_type, get_table, table_columns
 from penstock.commands.scope import CommandScope, notice
 from penstock.commands.sequence import (
@@ -295,6 +295,7 @@ def _own_and_liked(
     if statement.like is None:
         return TupleDesc(own)
     source = get_table(transaction, scope, statement.like)
+    check_select(transaction, scope.role, source)
     liked = table_columns(scope, source)
     at = statement.like_at
     plain = (

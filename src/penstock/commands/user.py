@@ -13,7 +13,7 @@ from typing import Any, Final
 from penstock.catalog import Catalog, CatalogTransaction, LakeTable, Role
 from penstock.catalog.pg_authid import PUBLIC
 from penstock.civil import MICROSECONDS, parse_timestamp
-from penstock.commands.aclchk import is_owner, may_select, role_of
+from penstock.commands.aclchk import check_select, is_owner, role_of
 from penstock.commands.define import conflicting_options
 from penstock.commands.namespace import get_table
 from penstock.commands.scope import CommandResult, CommandScope, CurrentRole, notice, warning
@@ -211,8 +211,7 @@ def _no_grant_option(
 ) -> Notice:
     """Return a warning if the role may read the table but not grant; raise an error if it may not
     even read the table (restrict_and_check_grant)."""
-    if not may_select(transaction, scope.role, table):
-        raise InsufficientPrivilege(f"permission denied for table {table.name}")
+    check_select(transaction, scope.role, table)
     if is_grant:
         return warning(f'no privileges were granted for "{table.name}"', sqlstate="01007")
     return warning(f'no privileges could be revoked for "{table.name}"', sqlstate="01006")

@@ -17,7 +17,7 @@ from penstock.backend.backend import BackendOptions, Services, SessionContext
 from penstock.backend.hba import parse_rules
 from penstock.backend.runner import SessionRunner
 from penstock.backend.server import ListenOptions, Server
-from penstock.backend.services import SessionServices
+from penstock.backend.services import SessionServices, told_error
 from penstock.backend.startup_report import ALWAYS_REPORTED
 from penstock.catalog import Catalog, Role
 from penstock.errors import ConfigurationError
@@ -106,6 +106,7 @@ class ServingNode:
                 self._open_session,
                 lambda _: None,
                 sessions=self.sessions,
+                told=lambda error, role: told_error(error, role, catalog, warehouse),
                 answered=self.slots.answered,
                 heard=self.slots.heard,
             ),
@@ -273,8 +274,8 @@ def server_tls(folder: Path, parameters: Parameters) -> ssl.SSLContext | None:
     if not parameters.ssl_cert_file:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    key: Any = folder / parameters.ssl_key_file if parameters.ssl_key_file else None
     context.set_alpn_protocols([_ALPN])
+    key: Any = folder / parameters.ssl_key_file if parameters.ssl_key_file else None
     try:
         context.load_cert_chain(folder / parameters.ssl_cert_file, key, _no_passphrase)
     except (OSError, ssl.SSLError) as error:
