@@ -145,6 +145,7 @@ class Node:
                 [("reader", True, False), ("repl", True, True), ("group", False, False)]
             )
         }
+        self.roles["boss"] = replace(self.roles["reader"], name="boss", superuser=True)
         self.roles["late"] = replace(self.roles["reader"], name="late", valid_until=1.0)
         self.roles["blank"] = replace(self.roles["reader"], name="blank", verifier=None)
         self.server: Server | None = None
@@ -154,11 +155,15 @@ class Node:
         return self.runners[-1]
 
     def start(self, listen: ListenOptions | None = None, **options: Any) -> None:
-        values: dict[str, Any] = {"rules": parse_rules(DEFAULT), "secret": b"s" * 32, **options}
+        default: dict[str, Any] = {
+            "version": 18,
+            "rules": parse_rules(DEFAULT),
+            "secret": b"s" * 32,
+        }
         settings = {"server_version": "18.0", "server_encoding": "UTF8"}
         self.server = Server(
             replace(listen or ListenOptions(), port=0),
-            BackendOptions(version=18, settings=settings, **values),
+            BackendOptions(settings=settings, **{**default, **options}),
             Services(self.roles.get, lambda name: name == "lake", self.open, lambda _: None),
         )
         self.server.start()
@@ -300,7 +305,7 @@ def test_rules_reject_before_any_password(node: Node) -> None:
 
 def test_too_many_clients(node: Node) -> None:
     other = Node()
-    other.start(ListenOptions(max_connections=1))
+    other.start(ListenOptions(max_connections=1, superuser_reserved_connections=0))
     try:
         with connected(other):
             assert "sorry, too many clients already" in other.refused()

@@ -138,6 +138,9 @@ class Services:
     """The sessions that pg_stat_activity shows."""
     admit: Callable[[int, bool], None] = lambda pid, walsender: None
     """Counts a session, given its pid and "is a walsender". Raises PenstockError (53300)."""
+    admit_role: Callable[[Role, bool], None] = lambda role, walsender: None
+    """Called with the role of an admitted session once it has logged in. Raises PenstockError
+    (53300) if the connections that are left are not for this role."""
     answered: Callable[[int, Callable[[], bool]], None] = lambda pid, there: None
     """Called after a statement's answer is sent, before ReadyForQuery. ``there`` returns whether
     the client is still connected."""
@@ -344,6 +347,7 @@ class Backend:
             0 <= role.connection_limit < self._services.sessions_of(role.oid)
         ):
             raise TooManyConnections(f'too many connections for role "{role.name}"')
+        self._services.admit_role(role, parameters.replication is not ReplicationMode.NONE)
         if parameters.replication is not ReplicationMode.NONE and not (
             role.replication or role.superuser
         ):

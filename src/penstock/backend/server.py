@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from penstock.backend.backend import Backend, BackendOptions, Services
 from penstock.backend.client_socket import ClientSocket
+from penstock.catalog import Role
 from penstock.errors import ConfigurationError
 from penstock.protocol.startup import CancelRequest
 from penstock.sqlstate import TooManyConnections
@@ -47,12 +48,14 @@ class ListenOptions:
 
     ``max_wal_senders`` limits replication connections, ``max_connections`` all others
     (InitProcess). A connection counts from its startup packet on, even before it has logged in.
+    Only superusers get the last ``superuser_reserved_connections`` of ``max_connections``.
     """
 
     addresses: tuple[str, ...] = ("127.0.0.1",)
     port: int = 5432
     max_connections: int = 100
     max_wal_senders: int = 10
+    superuser_reserved_connections: int = 3
     write_timeout_s: float = 60.0
 
 
@@ -108,10 +111,17 @@ class Server:
     """Listens from ``start`` to ``stop``."""
 
     def __init__(self, listen: ListenOptions, backends: BackendOptions, services: Services) -> None:
+        """Prepare the server. Raises ConfigurationError if no connection would be left for roles
+        that are no superusers."""
         self._listen = listen
         self._options = backends
+        self._check_reserved()
         self._services = replace(
-            services, cancel=self._cancel, sessions_of=self._sessions_of, admit=self._admit
+            services,
+            cancel=self._cancel,
+            sessions_of=self._sessions_of,
+            admit=self._admit,
+            admit_role=self._admit_role,
         )
         self._lock = threading.Lock()
         self._admitted: dict[int, bool] = {}  # pid -> True for a walsender
@@ -253,6 +263,31 @@ class Server:
             f"number of requested standby connections exceeds {quoted} "
             f"(currently {listen.max_wal_senders})",
         )
+
+    def _admit_role(self, role: Role, walsender: bool) -> None:
+        """Keep the last connections for superusers (InitPostgres)."""
+        if role.superuser or walsender:
+            return
+        with self._lock:
+            free = self._listen.max_connections - sum(not kind for kind in self._admitted.values())
+        if free < self._listen.superuser_reserved_connections:
+            whose = "non-replication superuser connections"
+            if self._options.version >= 16:
+                whose = "roles with the SUPERUSER attribute"
+            raise TooManyConnections(f"remaining connection slots are reserved for {whose}")
+
+    def _check_reserved(self) -> None:
+        """Check the numbers of connections against each other (PostmasterMain)."""
+        listen, version = self._listen, self._options.version
+        if listen.superuser_reserved_connections < listen.max_connections:
+            return
+        quote = '"' if version >= 17 else ""
+        own = f"{quote}superuser_reserved_connections{quote}"
+        own = f"{own} ({listen.superuser_reserved_connections})"
+        if version >= 16:
+            own = f"{own} plus {quote}reserved_connections{quote} (0)"
+        limit = f"{quote}max_connections{quote} ({listen.max_connections})"
+        raise ConfigurationError(f"{own} must be less than {limit}")
 
     def _sessions_of(self, role_oid: int) -> int:
         with self._lock:

@@ -290,6 +290,8 @@ class Parameters:
     server_version: int = number(18, 14, 18)
     """The major version of PostgreSQL that the node imitates, 14 to 18."""
     max_connections: int = number(100, 1, _MAX_BACKENDS)
+    superuser_reserved_connections: int = number(3, 0, _MAX_BACKENDS)
+    """The last of max_connections, which only superusers get."""
     max_wal_senders: int = number(10, 0, _MAX_BACKENDS)
     max_replication_slots: int = number(10, 0, _MAX_BACKENDS)
     max_prepared_transactions: int = number(0, 0, _MAX_BACKENDS)
@@ -314,8 +316,8 @@ class Parameters:
 
 _RESTARTED: Final = """
     warehouse state fsync track_commit_timestamp default_unsent_changes port listen_addresses
-    database server_version max_connections max_wal_senders max_replication_slots
-    max_prepared_transactions metrics_port metrics_address spark
+    database server_version max_connections superuser_reserved_connections max_wal_senders
+    max_replication_slots max_prepared_transactions metrics_port metrics_address spark
     """
 """Parameters that need a restart (PGC_POSTMASTER)."""
 RELOADED: Final = frozenset(f.name for f in dataclasses.fields(Parameters)).difference(

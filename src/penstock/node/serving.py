@@ -64,7 +64,8 @@ class ServingNode:
     ) -> None:
         """Prepare the server. ``sessions``: the list of sessions and workers; ``indexes``: the
         files' key indexes, which workers use, too; ``connections``: for catalog queries. Raises
-        ConfigurationError if rules, certificate or version are invalid."""
+        ConfigurationError if rules, certificate, version or numbers of connections are
+        invalid."""
         self._connections, self._indexes = connections, indexes
         self._catalog = catalog
         self._folder, self._live = folder, parameters
@@ -98,6 +99,7 @@ class ServingNode:
                 now.port,
                 now.max_connections,
                 now.max_wal_senders,
+                now.superuser_reserved_connections,
             ),
             self._options,
             Services(
