@@ -42,7 +42,7 @@ def _slot(sessions: tuple[Session, Session], name: str, plugin: str) -> Iterator
 def _bytes(session: Session, query: str) -> Any:
     """The first column's bytes, or the SQLSTATE of the error."""
     result = session.pgconn.exec_(query.encode())
-    if result.status is not psycopg.pq.ExecStatus.TUPLES_OK:
+    if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
         return result.error_field(psycopg.pq.DiagnosticField.SQLSTATE)
     return [result.get_value(row, 0) for row in range(result.ntuples)]
 
@@ -63,6 +63,36 @@ def test_text_of_a_plugin_is_sent_as_it_is(
         assert found[0] == found[1]
         # A condition needs text that the node can compute with.
         assert _bytes(both[0], f"SELECT data FROM {peek} WHERE data <> ''") == b"22021"
+
+
+_NESTED = (
+    "SELECT * FROM pg_replication_slot_advance('mirror', (SELECT max(lsn) FROM {call}))",
+    "SELECT left(data, 6) FROM pg_logical_slot_peek_changes('mirror', NULL, NULL)",
+    "SELECT count(*) FROM unnest(ARRAY(SELECT data FROM {call}))",
+    "SELECT * FROM unnest(ARRAY(SELECT left(data, 6) FROM {call}))",
+    "SELECT left(upper, 6) FROM upper((SELECT max(data) FROM {call}))",
+    "SELECT left(data, 6) FROM pg_logical_slot_peek_changes('mirror',"
+    " (SELECT max(lsn) FROM {call}), NULL)",
+    "SELECT data IS NULL FROM pg_logical_slot_peek_changes('nested', NULL, (SELECT 1 + count(*)"
+    " FROM {call})::integer)",
+)
+
+
+def test_slots_read_for_an_argument(lake: LakeNode, database_on: Callable[..., Database]) -> None:
+    with (
+        _each(lake, database_on(17)) as both,
+        _slot(both, "nested", "test_decoding"),
+        _slot(both, "mirror", "test_decoding"),
+    ):
+        found = []
+        for session in both:
+            for content in "one", "two":
+                session.execute(f"SELECT pg_logical_emit_message(true, 'p', '{content}')".encode())
+            call = "pg_logical_slot_peek_changes('nested', NULL, NULL)"
+            answers = [_bytes(session, each.format(call=call)) for each in _NESTED]
+            answers[0] = _LSN.sub("LSN", str(answers[0]))
+            found.append(answers)
+        assert found[0] == found[1]
 
 
 def test_rows_in_all_formats(lake: LakeNode, database_on: Callable[..., Database]) -> None:

@@ -350,15 +350,11 @@ class CatalogDatabase:
     ) -> Generator[Sequence[tuple[Any, ...]], None, None]:
         """Yield rows, some at a time. The sources succeed once the last row has been read."""
         with self._opened(translation, values) as sources:
-            for source, given in zip(translation.sources, sources, strict=True):
-                self._connection.register(source.name, guarded(given, self._errors))
             found = self._execute(translation.sql, values)
             while rows := found.fetchmany(_ROWS_AT_A_TIME):
                 yield rows
             for given in sources:
                 given.succeed()
-            for source in translation.sources:
-                self._connection.unregister(source.name)
 
     def _passed(self, translation: Translation, values: list[Any]) -> Iterator[Sequence[pa.Array]]:
         """Yield the columns of a function's rows that the query returns as they are."""
@@ -389,7 +385,11 @@ class CatalogDatabase:
             for source in translation.sources:
                 (arguments,) = self._execute(source.arguments, values).fetchall()
                 sources.append(self._open_rows[source.function](*arguments))
+                # The next source's arguments may read these rows.
+                self._connection.register(source.name, guarded(sources[-1], self._errors))
             yield sources
+            for source in translation.sources:
+                self._connection.unregister(source.name)
         except duckdb.Error as error:
             raise self._as_postgresql(error) from None
         finally:
@@ -765,15 +765,18 @@ def translate(
         made.tables,
         made.functions,
         made.sources,
-        _passed(analyzed) if made.sources else (),
+        _passed(analyzed, made.sources),
     )
 
 
-def _passed(query: Query) -> tuple[int, ...]:
-    """Return the columns of a function's rows that a query returns as they are, without conditions;
-    () for other queries."""
-    match query:
-        case Query(from_=(FunctionScan(ordinality=False) as scan,), targets=targets):
+def _passed(query: Query, sources: Sequence[RowSource]) -> tuple[int, ...]:
+    """Return the columns of the only source's rows that a query returns as they are, without
+    conditions; () for other queries."""
+    match query, sources:
+        case (
+            Query(from_=(FunctionScan(ordinality=False) as scan,), targets=targets),
+            (source,),
+        ) if scan.function == source.function:
             columns = scan.variables()
             bare = Query(query.columns, targets, query.from_)
             if query == bare and all(target in columns for target in targets):
