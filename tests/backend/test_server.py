@@ -38,6 +38,7 @@ from penstock.protocol.answers import (
     Done,
     Duplex,
     Empty,
+    Notice,
     Prepared,
     Rows,
     Streaming,
@@ -102,6 +103,12 @@ class Runner:
                 self.waiting.set()
                 if self.cancelled.wait(20):
                     raise PenstockError("canceling statement due to user request", sqlstate="57014")
+            case ["COPY", "cut", *_]:
+                return CopyOut(1, False, self.cut())
+            case ["WARN"]:
+                rows = self.warning()
+                fields = (FieldDescription(Attribute("n", INT4), 4),)
+                return Rows(fields, rows, notices=self.telling)
             case ["COPY", *_]:
                 return CopyOut(2, False, self.chunks())
             case ["START_REPLICATION"]:
@@ -116,6 +123,23 @@ class Runner:
         for number in range(MANY // 100):
             self.drawn += 1
             yield 100, text_messages([(str(number).encode(), b"x" * 100)] * 100)
+
+    def cut(self) -> Iterator[tuple[int, bytes]]:
+        """Begin a message in one chunk and end it in the next; then comes an error."""
+        message = copy_data(b"x" * 100_000)
+        yield 1, message[:90_000]
+        yield 0, message[90_000:]
+        raise PenstockError("no more", sqlstate="58030")
+
+    @contextlib.contextmanager
+    def telling(self, tell: Callable[[Notice], None]) -> Iterator[None]:
+        self.tell = tell
+        yield
+
+    def warning(self) -> Iterator[list[bytes]]:
+        """Wait until the client has the warning, which comes before the first row."""
+        self.tell(Notice("WARNING", "slow"))
+        yield [b"1" if self.waiting.wait(10) else b"0"]
 
     def stream(self, wire: Duplex) -> None:
         wire.send(xlog_data(Lsn(16), 0, b"one") + copy_data(keepalive(Lsn(32), 0)))
@@ -376,6 +400,23 @@ def test_a_copy_arrives_and_waits_for_a_slow_client(node: Node) -> None:
             assert drawn < MANY // 200, "it has not run ahead of the client"
             rows = 1 + sum(bytes(part).count(b"\n") for part in iterator)
         assert rows == MANY
+
+
+def test_an_error_comes_after_whole_messages(node: Node) -> None:
+    with connected(node) as connection:
+        got = []
+        with pytest.raises(psycopg.Error, match="no more"), connection.cursor() as cursor:
+            with cursor.copy("COPY cut TO STDOUT") as copy:
+                got += map(bytes, copy)
+        assert got == [b"x" * 100_000]
+        assert connection.execute("SELECT 1").fetchall() == [(0,)]
+
+
+def test_a_warning_is_sent_at_once(node: Node) -> None:
+    """Many warnings must not wait in memory for the last row."""
+    with connected(node) as connection:
+        connection.add_notice_handler(lambda _: node.runners[0].waiting.set())
+        assert connection.execute("WARN").fetchall() == [(1,)]
 
 
 def test_a_client_that_does_not_read_is_let_go() -> None:

@@ -10,9 +10,10 @@ import contextlib
 import logging
 import re
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
@@ -40,6 +41,7 @@ from penstock.protocol.answers import (
     Done,
     Empty,
     Notice,
+    Notices,
     ParameterChange,
     Prepared,
     Rows,
@@ -792,7 +794,7 @@ def _send_portions(
     head: bytes,
     portions: Iterable[tuple[int, bytes]],
     end: Callable[[int], bytes],
-    notices: Callable[[], Iterable[Notice]] | None,
+    notices: Notices | None,
 ) -> None:
     """Send the messages of rows after ``head`` and the notices, then the ``end`` of so many rows.
 
@@ -801,29 +803,36 @@ def _send_portions(
     """
     waiting, size, count = [head], 0, 0
     most = _PORTION if notices is None else _HELD
+    lock = threading.Lock()
+
+    def notify(notice: Notice) -> None:
+        with lock:
+            pump.send(waiting[0] + _notice(session, notice))
+            waiting[0] = b""
 
     def send(last: bytes = b"") -> None:
-        nonlocal size
-        waiting[1:1] = [_notice(session, each) for each in notices()] if notices else []
-        pump.send(b"".join(filter(None, (*waiting, last))))
-        waiting[:], size = [b""], 0
+        nonlocal size, most
+        with lock:
+            pump.send(b"".join((*waiting, last)))
+            waiting[:], size, most = [b""], 0, _PORTION
 
     rows = iter(portions)
-    while True:
-        try:
-            more, messages = next(rows, (None, b""))
-        except PenstockError:
-            del waiting[1:]
-            send()
-            raise
-        if more is None:
-            break
-        waiting.append(messages)
-        count, size = count + more, size + len(messages)
-        if size >= most:
-            send()
-            most = _PORTION
-    send(end(count))
+    with nullcontext() if notices is None else notices(notify):
+        while True:
+            try:
+                more, messages = next(rows, (None, b""))
+            except PenstockError:
+                if most == _HELD:
+                    del waiting[1:]
+                send()
+                raise
+            if more is None:
+                break
+            waiting.append(messages)
+            count, size = count + more, size + len(messages)
+            if size >= most:
+                send()
+        send(end(count))
 
 
 def _notice(session: ServerSession, notice: Notice) -> bytes:

@@ -128,6 +128,7 @@ class SessionRunner:
         )
         self.prepared: dict[str, Prepared] = {}
         self._warnings: list[Notice] = []
+        self._notify: Callable[[Notice], None] = self._warnings.append
         self._sequences = SessionSequences()
         self._block = TransactionBlock(services.sequencer.position, self._settings)
         self._variables = Variables(
@@ -355,12 +356,24 @@ class SessionRunner:
         with self._standbys.query(self._warnings):
             rows = catalogs.query(query, parameters.values, facts, parameters.types)
         self._cancellation.check()
-        return replace(rows, notices=self._warned)
+        return replace(rows, notices=self._telling)
 
     def _warned(self) -> Sequence[Notice]:
         """Return the warnings that the query's functions have raised since the last call."""
-        warnings, self._warnings = self._warnings, []
+        warnings = tuple(self._warnings)
+        self._warnings.clear()
         return warnings
+
+    @contextmanager
+    def _telling(self, tell: Callable[[Notice], None]) -> Iterator[None]:
+        """Implement ``Notices`` for the running query."""
+        for notice in self._warned():
+            tell(notice)
+        self._notify = tell
+        try:
+            yield
+        finally:
+            self._notify = self._warnings.append
 
     def _deallocate(self, name: str | None) -> Done:
         if name is None:
@@ -400,7 +413,7 @@ class SessionRunner:
             version=self._services.version,
             settings=self._variables.values(),
             set_config=self._variables.set_config,
-            notify=lambda notice: self._warnings.append(notice),
+            notify=lambda notice: self._notify(notice),
             cancelled=self._cancellation.requested,
             wrote=self._standbys.wrote,
             emit=self._emit if self._block.open else None,

@@ -7,6 +7,7 @@ are read only as fast as the client reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -50,15 +51,14 @@ class ColumnRows:
 class Rows:
     """A result set. ``tag``: for CommandComplete; if ``counted``, the number of rows follows it.
 
-    ``notices`` returns those that the query has raised since the last call, None if it raises none.
-    They are sent before the rows, as by a server that computes all rows first.
+    ``notices``: see ``Notices``; None if the query raises none.
     """
 
     fields: tuple[FieldDescription, ...]
     rows: Iterable[Cells]
     tag: str = "SELECT"
     counted: bool = True
-    notices: Callable[[], Iterable[Notice]] | None = None
+    notices: Notices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,11 @@ class Notice:
     def report(self) -> str:
         """Return the notice as psql prints it."""
         return report(self.severity, self.message, self.detail, self.hint)
+
+
+Notices = Callable[[Callable[[Notice], None]], AbstractContextManager[None]]
+"""A function that hands the notices of a query to its argument: at once those that were raised
+before, and in the ``with`` block each when it is raised, perhaps in another thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,7 @@ class CopyOut:
     columns: int
     binary: bool
     chunks: Iterable[tuple[int, bytes]]
-    notices: Callable[[], Iterable[Notice]] | None = None
+    notices: Notices | None = None
 
 
 class Duplex(Protocol):
