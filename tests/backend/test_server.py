@@ -8,6 +8,7 @@ import select
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import threading
 import time
@@ -668,6 +669,27 @@ def test_silent_connections_lock_nobody_out() -> None:
         silent[0].settimeout(10)
         assert silent[0].recv(1) == b"", "the first has made room"
         wait_until(lambda: node.server is not None and node.server.sessions == 1, "the timeout")
+
+
+def test_stalled_handshakes_lock_nobody_out(tls_node: Node) -> None:
+    assert tls_node.server is not None
+    with contextlib.ExitStack() as stack:
+        stalled = []
+        for number in range(200):
+            raw = stack.enter_context(socket.create_connection(("127.0.0.1", tls_node.port)))
+            if number % 2:  # the others begin with the handshake
+                raw.sendall(struct.pack("!ii", 8, 80877103))
+                raw.settimeout(10)
+                assert raw.recv(1) == b"S"
+            else:
+                raw.sendall(b"\x16\x03\x01")
+            stalled.append(raw)
+        with connected(tls_node, sslmode="require") as connection:
+            assert connection.execute("SELECT 1").fetchall() == [(0,)]
+        assert tls_node.server.sessions < 160
+        for raw in stalled[:10]:
+            raw.settimeout(10)
+            assert raw.recv(1) == b"", "they have made room"
 
 
 def test_garbage_is_no_harm(node: Node) -> None:

@@ -45,7 +45,7 @@ class ClientSocket:
         self.address, self.port = accepted.getpeername()[:2]
         self.tls: Encryption | None = None
         self._cut_off = False  # True if ``send`` ended in the middle of its data
-        self.stopped = False
+        self.stopped = self._down = False
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -134,10 +134,15 @@ class ClientSocket:
         """Do the TLS handshake as the server. Raises ConnectionFailure."""
         self._socket.settimeout(timeout_s)
         try:
-            encrypted = context.wrap_socket(self._socket, server_side=True)
+            encrypted = context.wrap_socket(
+                self._socket, server_side=True, do_handshake_on_connect=False
+            )
+            self._socket = encrypted  # it has the descriptor now, which ``shut_down`` needs
+            if self._down:
+                self.shut_down()
+            encrypted.do_handshake()
         except (OSError, ValueError) as error:
             raise ConnectionFailure(f"could not accept SSL connection: {error}") from None
-        self._socket = encrypted
         cipher, _, bits = encrypted.cipher() or ("", "", 0)
         alpn = encrypted.selected_alpn_protocol()
         self.tls = Encryption(encrypted.version() or "", cipher, bits, alpn is not None)
@@ -152,8 +157,9 @@ class ClientSocket:
 
     def shut_down(self) -> None:
         """End the connection; the thread that uses the socket will notice."""
+        self._down = True
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket. Data that was sent before still arrives."""

@@ -36,7 +36,9 @@ _TOLD_S: Final = 2.0
 """Seconds that sessions have to send their clients the error that the node stops."""
 _TURNED_AWAY_AT_ONCE: Final = 20
 """The number of clients beyond the limits that can get an error, or be silent, at the same time;
-for further clients the oldest silent ones are disconnected."""
+for further clients the oldest silent ones are disconnected, of whom as many more can be ending."""
+_ROOM_S: Final = 1.0
+"""How long a new client waits for their end, in seconds."""
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +126,7 @@ class Server:
             admit_role=self._admit_role,
         )
         self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         self._admitted: dict[int, bool] = {}  # pid -> True for a walsender
         self._backends: dict[int, tuple[Backend, threading.Thread]] = {}
         self._sockets: list[socket.socket] = []
@@ -232,14 +235,18 @@ class Server:
         """Tell whether another connection may be served. At the limit, the oldest connection that
         has not sent a startup packet is ended: connections that only stay open must not lock out
         others until authentication_timeout."""
+        most = limit + _TURNED_AWAY_AT_ONCE
         with self._lock:
+            # Those that were dismissed need a moment to end.
+            if not self._room.wait_for(lambda: len(self._backends) < most, _ROOM_S):
+                return False
             if len(self._backends) < limit:
                 return True
             silent = (b for b, _ in self._backends.values() if b.pid not in self._admitted)
             oldest = next((backend for backend in silent if not backend.dismissed), None)
-        if oldest is not None:
-            oldest.dismiss()
-        return oldest is not None
+            if oldest is not None:
+                oldest.dismiss()
+            return oldest is not None
 
     def _serve(self, backend: Backend) -> None:
         try:
@@ -247,6 +254,7 @@ class Server:
         finally:
             with self._lock:
                 del self._backends[backend.pid]
+                self._room.notify()
                 self._admitted.pop(backend.pid, None)
 
     def _admit(self, pid: int, walsender: bool) -> None:
