@@ -16,7 +16,7 @@ from penstock.backend.backend import BackendOptions, Services
 from penstock.backend.hba import parse_rules
 from penstock.backend.runner import SessionRunner
 from penstock.backend.server import ListenOptions, Server
-from penstock.backend.services import SessionServices, told_error
+from penstock.backend.services import SessionServices, shown_text
 from penstock.backend.startup_report import ALWAYS_REPORTED
 from penstock.catalog import Catalog, LakeTransaction, Role
 from penstock.decoding import find_plugin
@@ -165,7 +165,7 @@ class LakeServer:
                 lambda context: SessionRunner(context, self.services),
                 lambda _: None,
                 sessions=self.sessions,
-                told=lambda error, role: told_error(error, role, self.catalog, self.warehouse),
+                shown=lambda text, role: shown_text(text, role, self.catalog, self.warehouse),
             ),
         )
         self.thread = SequencerThread(self.sequencer, 0.01)

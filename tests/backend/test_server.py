@@ -28,7 +28,7 @@ from penstock.backend.hba import DEFAULT, parse_rules
 from penstock.backend.server import ListenOptions, Server
 from penstock.catalog import Role
 from penstock.embedded import wait_until
-from penstock.errors import ConfigurationError, PenstockError
+from penstock.errors import ConfigurationError, ConnectionFailure, PenstockError
 from penstock.lsn import Lsn
 from penstock.node.guc import Parameters
 from penstock.node.serving import server_tls
@@ -114,6 +114,8 @@ class Runner:
                 return CopyOut(2, False, self.chunks())
             case ["START_REPLICATION"]:
                 return Streaming(self.stream)
+            case ["LOST"]:
+                raise ConnectionFailure("could not read /lake/t", detail="/lake/t is gone")
             case ["BROKEN"]:
                 raise ValueError("a defect")
             case ["SET", *_]:
@@ -139,7 +141,7 @@ class Runner:
 
     def warning(self) -> Iterator[list[bytes]]:
         """Wait until the client has the warning, which comes before the first row."""
-        self.tell(Notice("WARNING", "slow"))
+        self.tell(Notice("WARNING", "/lake/t is slow"))
         yield [b"1" if self.waiting.wait(10) else b"0"]
 
     def stream(self, wire: Duplex) -> None:
@@ -189,7 +191,13 @@ class Node:
         self.server = Server(
             replace(listen or ListenOptions(), port=0),
             BackendOptions(settings=settings, **{**default, **options}),
-            Services(self.roles.get, lambda name: name == "lake", self.open, lambda _: None),
+            Services(
+                self.roles.get,
+                lambda name: name == "lake",
+                self.open,
+                lambda _: None,
+                shown=lambda text, role: text if role else text.replace("/lake/", ""),
+            ),
         )
         self.server.start()
 
@@ -416,8 +424,13 @@ def test_an_error_comes_after_whole_messages(node: Node) -> None:
 def test_a_warning_is_sent_at_once(node: Node) -> None:
     """Many warnings must not wait in memory for the last row."""
     with connected(node) as connection:
+        told: list[str | None] = []
+        connection.add_notice_handler(lambda notice: told.append(notice.message_primary))
         connection.add_notice_handler(lambda _: node.runners[0].waiting.set())
         assert connection.execute("WARN").fetchall() == [(1,)]
+        assert told == ["t is slow"]
+        with pytest.raises(psycopg.OperationalError, match="could not read t\nDETAIL:  t is gone"):
+            connection.execute("LOST")
 
 
 def test_a_client_that_does_not_read_is_let_go() -> None:

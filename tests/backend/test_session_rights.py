@@ -12,6 +12,7 @@ import pytest
 
 from backend.two_servers import PASSWORD, Node, Server, outcome, two_servers
 from fix_postgres import Database
+from penstock.backend.services import shown_text
 
 pytestmark = pytest.mark.postgres
 
@@ -228,3 +229,15 @@ def test_only_superusers_see_where_the_warehouse_is(both: list[Server]) -> None:
     told = str(ours.value)
     assert str(warehouse) not in told and "file:" not in told
     assert "public/shown/_delta_log" in told
+    # A longer name is another place.
+    others = [f"SELECT '{text}'::int" for text in (f"{warehouse}2/x", f"/elsewhere{warehouse}")]
+    seen = []
+    for server in both:
+        with server.connect("t_reader") as session:
+            seen.append(outcomes(server, session, others))
+    assert seen[1] == seen[0]
+    # An error is told even if nobody can look up the role.
+    node.lake.catalog.close()
+    assert shown_text(told, 0, node.lake.catalog, node.lake.warehouse) == told
+    text = f'file "{warehouse}/t" of {warehouse}'
+    assert shown_text(text, 10, node.lake.catalog, node.lake.warehouse) == 'file "t" of '

@@ -146,8 +146,8 @@ class Services:
     answered: Callable[[int, Callable[[], bool]], None] = lambda pid, there: None
     """Called after a statement's answer is sent, before ReadyForQuery. ``there`` returns whether
     the client is still connected."""
-    told: Callable[[PenstockError, int], PenstockError] = lambda error, role: error
-    """Returns an error as a role may see it, given its oid."""
+    shown: Callable[[str, int], str] = lambda text, role: text
+    """Returns a text of an error or a notice as a role may see it, given its oid."""
     heard: Callable[[int], None] = lambda pid: None
     """Called when the client has surely read that answer: it sent a message, or disconnected
     without a reset."""
@@ -179,6 +179,7 @@ class Backend:
         self._session = ServerSession(
             Limits(large_message=self._options.message_bytes), latest_protocol=latest
         )
+        self._session.shown = lambda text: services.shown(text, self.role_oid or 0)
         self._pump = MessagePump(sock, self._session)
 
     def run(self) -> None:
@@ -404,7 +405,7 @@ class Backend:
                 self._session.transaction_status = self.runner.transaction_status
                 if not isinstance(event, _EXTENDED):  # these are followed by Sync
                     self._waits()
-                failure = self._session.fail(self._services.told(error, self.role_oid or 0))
+                failure = self._session.fail(error)
                 for change in changes:  # ParameterStatus must come before ReadyForQuery
                     send_answer(self._session, self._pump, change)
                 self._pump.send(failure)
@@ -837,12 +838,12 @@ def _send_portions(
 
 def _notice(session: ServerSession, notice: Notice) -> bytes:
     return notice_response(
-        notice.message,
+        session.shown(notice.message),
         Severity(notice.severity),
         sqlstate=notice.sqlstate,
-        detail=notice.detail,
-        hint=notice.hint,
-        context=notice.context,
+        detail=notice.detail and session.shown(notice.detail),
+        hint=notice.hint and session.shown(notice.hint),
+        context=notice.context and session.shown(notice.context),
         encoding=session.client_encoding,
     )
 

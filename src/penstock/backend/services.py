@@ -5,6 +5,7 @@ This module has the services' Protocols, and a frozen value with all services of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeGuard
@@ -130,27 +131,18 @@ class BlockCommands(Protocol):
         """Stage a statement for which ``defines`` is true. Raises PenstockError (0A000, ...)."""
 
 
-def told_error(
-    error: PenstockError, role: int, catalog: Catalog, warehouse: Warehouse
-) -> PenstockError:
-    """Return an error as a role may see it: only superusers see where the warehouse is."""
-    with catalog.read() as t:
-        found = t.roles.find_oid(role)
-    if found is not None and found.superuser:
-        return error
-    places = [place for place in (warehouse.uri, resolve(warehouse.uri)[1]) if place]
-
-    def without(text: str | None) -> str | None:
-        for place in places if text else ():
-            text = str(text).replace(f"{place}/", "").replace(place, "")
+def shown_text(text: str, role: int, catalog: Catalog, warehouse: Warehouse) -> str:
+    """Return a text as a role may see it: only superusers see where the warehouse is."""
+    places = "|".join(re.escape(each) for each in (warehouse.uri, resolve(warehouse.uri)[1]) if each)
+    without = re.sub(rf"(?<!\w)(?:{places})(?:/|(?![\w-]))", "", text)
+    if without == text:
         return text
-
-    return error.changed(
-        message=without(error.message),
-        detail=without(error.detail),
-        hint=without(error.hint),
-        context=without(error.context),
-    )
+    try:
+        with catalog.read() as t:
+            found = t.roles.find_oid(role)
+    except PenstockError:  # an error is told even if the catalog cannot be read
+        return without
+    return text if found is not None and found.superuser else without
 
 
 @dataclass(frozen=True, slots=True)

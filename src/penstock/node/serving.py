@@ -17,7 +17,7 @@ from penstock.backend.backend import BackendOptions, Services, SessionContext
 from penstock.backend.hba import parse_rules
 from penstock.backend.runner import SessionRunner
 from penstock.backend.server import ListenOptions, Server
-from penstock.backend.services import SessionServices, told_error
+from penstock.backend.services import SessionServices, shown_text
 from penstock.backend.startup_report import ALWAYS_REPORTED
 from penstock.catalog import Catalog, Role
 from penstock.errors import ConfigurationError
@@ -108,7 +108,7 @@ class ServingNode:
                 self._open_session,
                 lambda _: None,
                 sessions=self.sessions,
-                told=lambda error, role: told_error(error, role, catalog, warehouse),
+                shown=lambda text, role: shown_text(text, role, catalog, warehouse),
                 answered=self.slots.answered,
                 heard=self.slots.heard,
             ),

@@ -9,7 +9,7 @@ PenstockError, send what ``fail`` returns; close the connection once it is ``clo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.errors import PenstockError, ProtocolViolation
 from penstock.protocol import authentication as auth
@@ -39,6 +39,8 @@ class ServerSession(SessionInput):
         self.transaction_status = TransactionStatus.IDLE
         self.protocol = latest_protocol
         self._authenticated = False
+        self.shown: Callable[[str], str] = lambda text: text
+        """Returns a text of an error as the client may see it."""
 
     # The start of a connection
 
@@ -183,6 +185,10 @@ class ServerSession(SessionInput):
             return b""
         fatal = fatal or self._broken or self._phase not in _IN_COMMAND
         severity = Severity.FATAL if fatal else Severity.ERROR
+        texts = ("message", "detail", "hint", "context")
+        given = {name: text for name in texts if (text := getattr(error, name))}
+        shown = {name: self.shown(text) for name, text in given.items()}
+        error = error if shown == given else error.changed(**shown)
         out = error_response(error, severity, position=position, encoding=self.client_encoding)
         if fatal:
             self._phase = Phase.CLOSED
