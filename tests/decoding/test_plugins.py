@@ -17,6 +17,9 @@ from penstock.attribute import Attribute
 from penstock.decoding import (
     Action,
     DecodedDatabase,
+    DecodedSlot,
+    LogicalDecodingContext,
+    MemoryLimits,
     MessageChange,
     OutputPlugin,
     OutputReader,
@@ -82,7 +85,8 @@ def batches(draw: st.DrawFn) -> RowBatch:
 
     new = None if action is Action.DELETE else tuples(False)
     has_old = action is not Action.INSERT and draw(st.booleans())
-    lsns = np.arange(100, 100 + rows, dtype=np.uint64)
+    each = np.arange(100, 100 + rows, dtype=np.uint64)
+    lsns = Lsn(100) if draw(st.booleans()) else each  # the lake has one LSN, a server has many
     return RowBatch(relation, action, new, tuples(True) if has_old else None, lsns, rows=rows)
 
 
@@ -119,6 +123,20 @@ def test_json_of_columns_and_of_rows(
     got = written(Wal2Json(), [transaction(*changes)], options=options, reader=reader)
     wanted = written(JsonRowByRow(), [transaction(*changes)], options=options, reader=reader)
     assert got == wanted
+
+
+def test_rows_of_many_columns_are_divided() -> None:
+    """Short values become long output, with the columns' names."""
+    attributes = tuple(Attribute(f"column_{number}", 16) for number in range(350))
+    relation = RelationData.of(Relation(1, "public", "wide", ReplicaIdentity.DEFAULT, attributes))
+    values = pa.repeat(pa.scalar(True), 3000)
+    new = TupleColumns.typed(relation, [values] * len(attributes), len(values))
+    batch = RowBatch(relation, Action.INSERT, new, None, Lsn(1))
+    limits, options = MemoryLimits(callback=20 << 20), [("format-version", "2")]
+    slot = DecodedSlot("wide", "wal2json")
+    with LogicalDecodingContext(Wal2Json(), slot, options, limits=limits) as ctx:
+        outputs = list(ctx.process([transaction(batch)]))
+    assert sum(output.data.nbytes for output in outputs) > 40 << 20
 
 
 def test_what_test_decoding_prints_of_an_update() -> None:

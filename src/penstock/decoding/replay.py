@@ -37,6 +37,8 @@ _STREAMING_PREPARED: Final = "logical streaming at prepare time"
 _PIECE_ROWS: Final = 65_536
 _PIECE_BYTES: Final = 16 << 20
 """The most bytes that a plugin gets at once; a batch also has at most ``_PIECE_ROWS`` rows."""
+_CELL_BYTES: Final = 48
+"""The bytes that a plugin may write beside a value: the column's name, its type and marks."""
 _FEW_ROWS: Final = 8
 """Batches of fewer rows are faster to send row by row."""
 
@@ -285,7 +287,9 @@ def _pieces(batch: RowBatch) -> Iterator[RowBatch]:
     if batch.messages is not None:
         yield batch
         return
-    size = max(1, min(_PIECE_ROWS, _PIECE_BYTES * len(batch) // max(batch.nbytes, 1)))
+    sides = [len(side.columns) for side in (batch.new, batch.old) if side is not None]
+    nbytes = batch.nbytes + _CELL_BYTES * sum(sides) * len(batch)
+    size = max(1, min(_PIECE_ROWS, _PIECE_BYTES * len(batch) // max(nbytes, 1)))
     yield from _runs(batch, size)
 
 
