@@ -38,10 +38,12 @@ class _Client:
         self.says: list[FrontendMessage] = []
 
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
+        if waiting is None:
+            raise AssertionError("the client's replies are not read")
         self.data += data
 
-    def notify(self, notice: Notice) -> None:
-        self.data += notice_response(notice.message)
+    def notice(self, notice: Notice) -> bytes:
+        return notice_response(notice.message)
 
     def next_message(self, timeout_s: float) -> FrontendMessage | None:
         return self.says.pop(0) if self.says else None
@@ -154,6 +156,21 @@ def test_origin_none_leaves_out_messages_as_well() -> None:
     )
     assert b"not local" not in client.data
     assert (client.data.count(b"local"), transactions) == (1, 1)
+
+
+class _Warning(_Slow):
+    def begin(self, ctx: LogicalDecodingContext, txn: ReorderBufferTXN) -> None:
+        ctx.warning("slow")
+
+    def commit(self, ctx: LogicalDecodingContext, txn: ReorderBufferTXN, commit_lsn: Lsn) -> None:
+        """Writes nothing."""
+
+
+def test_replies_are_read_while_a_warning_waits() -> None:
+    client = _Client()
+    begun, _, ended = _told(1000, None, b"")
+    _stream(_Warning(client), client, _Items([begun, ended]))
+    assert client.data == notice_response("slow")
 
 
 def test_a_client_is_answered_while_a_plugin_works() -> None:

@@ -858,8 +858,8 @@ class _Stream:
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
         self._pump.send(data, waiting)
 
-    def notify(self, notice: Notice) -> None:
-        self._pump.send(_notice(self._session, notice))
+    def notice(self, notice: Notice) -> bytes:
+        return _notice(self._session, notice)
 
     def next_message(self, timeout_s: float) -> FrontendMessage | None:
         event = self._pump.next_event(timeout_s)

@@ -130,8 +130,8 @@ class Duplex(Protocol):
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
         """Send data. ``waiting`` is called while the client takes nothing, to read its messages."""
 
-    def notify(self, notice: Notice) -> None:
-        """Send a notice."""
+    def notice(self, notice: Notice) -> bytes:
+        """Return the message of a notice, to be sent."""
 
     def next_message(self, timeout_s: float) -> FrontendMessage | None:
         """Return the client's next message, None after the timeout."""

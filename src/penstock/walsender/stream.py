@@ -158,7 +158,7 @@ class Stream:
         """Send the plugin's earlier writes, and then its warning."""
         for messages in self._context.waiting():
             self._put_writes(messages)
-        self._wire.notify(notice)
+        self._put(self._wire.notice(notice))
 
     def _put_writes(self, messages: bytes) -> None:
         self._put(messages)
