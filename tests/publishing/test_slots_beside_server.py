@@ -50,16 +50,22 @@ def _bytes(session: Session, query: str) -> Any:
 def test_text_of_a_plugin_is_sent_as_it_is(
     lake: LakeNode, database_on: Callable[..., Database]
 ) -> None:
-    """A server does not check it; an output function ends at the first NUL."""
+    """A server does not check it; in text format it ends at the first NUL."""
     peek = "pg_logical_slot_peek_changes('raw', NULL, NULL, 'include-xids', '0')"
     with _each(lake, database_on(17)) as both, _slot(both, "raw", "test_decoding"):
         found = []
         for session in both:
             for content in (r"\xff01", r"\x61006200", r"\xc3bc"):
                 session.execute(f"SELECT pg_logical_emit_message(true, 'p', '{content}'::bytea)")
-            with session.cursor().copy(f"COPY (SELECT data FROM {peek}) TO STDOUT") as copy:
-                copied = b"".join(map(bytes, copy))
-            found.append([_bytes(session, f"SELECT data FROM {peek}"), copied])
+            copied = []
+            for form in "text", "binary":
+                statement = f"COPY (SELECT data FROM {peek}) TO STDOUT (FORMAT {form})"
+                with session.cursor().copy(statement.encode()) as copy:
+                    copied.append(b"".join(map(bytes, copy)))
+            query = f"SELECT data FROM {peek}"
+            sent = session.pgconn.exec_params(query.encode(), [], result_format=1)
+            rows = [sent.get_value(row, 0) for row in range(sent.ntuples)]
+            found.append([_bytes(session, query), copied, rows])
         assert found[0] == found[1]
         # A condition needs text that the node can compute with.
         assert _bytes(both[0], f"SELECT data FROM {peek} WHERE data <> ''") == b"22021"

@@ -23,7 +23,7 @@ from penstock.pgtypes.binary_output import binary_output
 from penstock.pgtypes.floating import read_float
 from penstock.pgtypes.gather import cells_of
 from penstock.pgtypes.text_output import text_output
-from penstock.protocol.answers import Cells, ColumnRows
+from penstock.protocol.answers import Cells, ColumnRows, as_cstrings
 from penstock.protocol.backend_messages import BINARY_FORMAT, FieldDescription
 from penstock.protocol.encoding import UTF8, ClientEncoding
 from penstock.sql.builtin.type_cache import ENUM, is_enum, types
@@ -102,7 +102,9 @@ def in_formats(rows: Iterable[Cells], fields: Sequence[FieldDescription]) -> Ite
 def _columns(rows: ColumnRows, fields: Sequence[FieldDescription]) -> Iterator[Sequence[pa.Array]]:
     for columns in rows.batches:
         yield [
-            _binary_column(column, field) if field.format == BINARY_FORMAT else column
+            _binary_column(column, field)
+            if field.format == BINARY_FORMAT
+            else (as_cstrings(column) if rows.raw else column)
             for column, field in zip(columns, fields, strict=True)
         ]
 

@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from penstock.protocol.answers import Cells, ColumnRows
@@ -99,7 +100,7 @@ class Cancellation:
     def drawn(self, rows: Iterable[Cells]) -> Iterable[Cells]:
         """Return the rows. Reading them raises PenstockError (57014) at a cancel request."""
         if isinstance(rows, ColumnRows):
-            return ColumnRows(self._checked(rows.batches))
+            return replace(rows, batches=self._checked(rows.batches))
         return self._checked(rows)
 
     def _checked(self, items: Iterable[Drawn]) -> Iterator[Drawn]:

@@ -172,13 +172,6 @@ def as_text(data: pa.Array) -> pa.Array:
     return text
 
 
-def as_cstrings(data: pa.Array) -> pa.Array:
-    """Cut bytes at their first NUL, as the output functions of a server do."""
-    if not pc.any(pc.match_substring(data, "\0")).as_py():
-        return data
-    return pa.array([raw.partition(b"\0")[0] for raw in data.to_pylist()], pa.binary())
-
-
 def _now() -> int:
     """Return the time of sending, in microseconds since the Unix epoch."""
     return time.time_ns() // 1000

@@ -285,7 +285,7 @@ class CatalogDatabase:
         ]
         fields = field_descriptions(translation.columns)
         if translation.passed:
-            return fields, ColumnRows(self._passed(translation, values))
+            return fields, ColumnRows(self._passed(translation, values), raw=True)
         if translation.sources:
             return fields, self._drawn(translation, values, kinds)
         with self._lock:

@@ -538,7 +538,7 @@ class NodeCatalogs:
             database.close()
             return Rows(fields, rows)
         if isinstance(rows, ColumnRows):
-            return Rows(fields, ColumnRows(_closing(database, rows.batches)))
+            return Rows(fields, replace(rows, batches=_closing(database, rows.batches)))
         return Rows(fields, _closing(database, rows))
 
     def column_types(self, schema: str, table: str) -> Mapping[str, int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import report
 from penstock.protocol.backend_messages import FieldDescription, TransactionStatus
@@ -29,22 +30,37 @@ class ColumnRows:
     """Rows that are made as columns, so that many are encoded at once.
 
     ``batches``: the columns of some rows, as Arrow binary arrays, null for NULL; at least one
-    column. They can be read once. Iterating yields the rows one by one.
+    column. They can be read once. Iterating yields the rows one by one, in text format. ``raw``:
+    values may have zero bytes; in text format they end there, as with a server's output functions.
     """
 
     batches: Iterable[Sequence[pa.Array]]
+    raw: bool = False
+
+    def texts(self) -> Iterator[Sequence[pa.Array]]:
+        """Yield the columns in text format."""
+        for columns in self.batches:
+            yield [as_cstrings(column) for column in columns] if self.raw else columns
 
     def __iter__(self) -> Iterator[Cells]:
-        for columns in self.batches:
+        for columns in self.texts():
             yield from zip(*(column.to_pylist() for column in columns), strict=True)
 
     def portions(self) -> Iterator[Sequence[pa.Array]]:
-        """Yield the columns of a few rows at a time."""
-        for columns in self.batches:
+        """Yield the columns of a few rows at a time, in text format."""
+        for columns in self.texts():
             count, size = len(columns[0]), sum(column.nbytes for column in columns)
             rows = max(1, min(_PORTION_ROWS, _PORTION_BYTES * count // max(size, 1)))
             for offset in range(0, count, rows):
                 yield [column.slice(offset, rows) for column in columns]
+
+
+def as_cstrings(data: pa.Array) -> pa.Array:
+    """Cut bytes at their first NUL."""
+    if not pc.any(pc.match_substring(data, "\0")).as_py():
+        return data
+    cells = (raw and raw.partition(b"\0")[0] for raw in data.to_pylist())
+    return pa.array(cells, pa.binary())
 
 
 @dataclass(frozen=True, slots=True)

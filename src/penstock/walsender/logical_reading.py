@@ -26,7 +26,7 @@ from penstock.decoding import (
     OutputType,
 )
 from penstock.decoding.logical import Options
-from penstock.decoding.output import as_cstrings, as_text
+from penstock.decoding.output import as_text
 from penstock.decoding.plugins.pgoutput import Pgoutput
 from penstock.decoding.publication_rules import AsPublished
 from penstock.decoding.reorder_buffer import Catalogs, DecodingStats
@@ -185,7 +185,7 @@ class SlotCall:
         for output in self._drawn():
             lsns = output.lsns.dictionary_encode()  # rows of a transaction have few
             shown = pa.array([str(Lsn(lsn)) for lsn in lsns.dictionary.to_pylist()], pa.string())
-            data = text_output(output.data) if self._request.binary else as_cstrings(output.data)
+            data = text_output(output.data) if self._request.binary else output.data
             yield [
                 shown.take(lsns.indices).cast(pa.binary()),
                 output.xids.cast(pa.string()).cast(pa.binary()),
