@@ -212,8 +212,9 @@ class PgTransactions(TableAccess):
     def xid_at(self, lsn: Lsn) -> int:
         """Return the ID of the first transaction that commits at or after ``lsn``, or the ID that
         the next one will get."""
-        found = self.after(lsn, 1)
-        return found[0].xid if found else self.next_xid()
+        query = select(_TRANSACTION.c.xid).where(_after(lsn))
+        found = self.connection.execute(query.order_by(_TRANSACTION.c.end_lsn).limit(1)).scalar()
+        return self.next_xid() if found is None else int(found)
 
     def versions(self) -> Mapping[int, int]:
         """Return, by table oid, the version up to which a table's commits are in the WAL."""

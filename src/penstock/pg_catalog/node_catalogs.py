@@ -585,7 +585,6 @@ class NodeCatalogs:
             roles = t.roles.all()
             subscriptions = t.subscriptions.all()
             sessions = self._shared.sessions.all()
-            xids = {lsn: t.transactions.xid_at(lsn) for lsn in {s.slot.restart_lsn for s in states}}
             snapshot = pg_catalog.CatalogSnapshot(
                 database=facts.database,
                 database_oid=self._shared.database_oid,
@@ -624,10 +623,7 @@ class NodeCatalogs:
                         self._shared.senders.all(), names, facts, self._shared.sync_states()
                     ),
                     "pg_stat_replication_slots": self._stat_replication_slots(states),
-                    "pg_replication_slots": [
-                        _slot(state, facts.database, xids[state.slot.restart_lsn])
-                        for state in states
-                    ],
+                    "pg_replication_slots": self._slots(states, facts.database),
                 },
             )
 
@@ -678,6 +674,14 @@ class NodeCatalogs:
         for name, trouble in troubles.items():
             rows.append({"relname": name} | _condition(trouble, None, facts))
         return rows
+
+    def _slots(
+        self, states: Sequence[SlotState], database: str
+    ) -> Iterator[Mapping[str, object]]:
+        """Yield the rows of pg_replication_slots. The WAL is read only if a query reads them."""
+        with self._catalog.read() as t:
+            for state in states:
+                yield _slot(state, database, t.transactions.xid_at(state.slot.restart_lsn))
 
     def _stat_replication_slots(self, states: Sequence[SlotState]) -> list[Mapping[str, object]]:
         """Return counts since the node started. Nothing spills, since changes are read from the

@@ -5,7 +5,7 @@ This file looks nothing up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -68,7 +68,7 @@ class CatalogSnapshot:
     subscriptions: tuple[Subscription, ...] = ()
     subscription_rels: tuple[SubscriptionRel, ...] = ()
     schemas: tuple[str, ...] = ()
-    views: Mapping[str, SequenceOf[Mapping[str, object]]] = field(default_factory=dict)
+    views: Mapping[str, Iterable[Mapping[str, object]]] = field(default_factory=dict)
     owner: str = "penstock"
     database_oid: int = 5
     select_grants: frozenset[tuple[int, int]] = frozenset()
