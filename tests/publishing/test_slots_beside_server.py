@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.sqlstate import CharacterNotInRepertoire
 from publishing.lake_node import LakeNode
 from publishing.recvlogical import recvlogical
 
@@ -99,6 +100,25 @@ def test_slots_read_for_an_argument(lake: LakeNode, database_on: Callable[..., D
             answers[0] = _LSN.sub("LSN", str(answers[0]))
             found.append(answers)
         assert found[0] == found[1]
+
+
+def test_slots_by_the_library(lake: LakeNode) -> None:
+    """Warnings come with the result, and bytes that are no text raise an error."""
+    lake.execute(
+        "CREATE TABLE said (id integer PRIMARY KEY)",
+        "SELECT pg_create_logical_replication_slot('said', 'pgoutput')",
+        "SELECT pg_create_logical_replication_slot('bytes_said', 'test_decoding')",
+        "INSERT INTO said VALUES (1)",
+        r"SELECT pg_logical_emit_message(true, 'p', '\xff01'::bytea)",
+    )
+    peek = "SELECT data FROM pg_logical_slot_peek{}_changes('{}', NULL, NULL{})"
+    result = lake.node.sql(peek.format("_binary", "said", f", {_NOWHERE}"))
+    assert 'skipped loading publication "nowhere"' in [each.message for each in result.notices]
+    with pytest.raises(CharacterNotInRepertoire) as raised:
+        lake.node.sql(peek.format("", "bytes_said", ""))
+    assert raised.value.hint is not None
+    for name in "said", "bytes_said":
+        lake.execute(f"SELECT pg_drop_replication_slot('{name}')")
 
 
 def test_rows_in_all_formats(lake: LakeNode, database_on: Callable[..., Database]) -> None:
@@ -325,7 +345,9 @@ def test_functions_over_bytes_of_a_slot(
     with _each(lake, database_on(17)) as both, _slot(both, "bytes", "test_decoding"):
         found = []
         for session in both:
-            for content in (r"\xff01", r"\x005c", r"\xc3bc" + "61" * 100):
+            contents = [r"\xff01", r"\x005c", r"\xc3bc" + "61" * 100]
+            contents += [r"\x" + "61" * size for size in (5, 6, 7, 61, 62, 63)]  # whole lines
+            for content in contents:
                 session.execute(f"SELECT pg_logical_emit_message(true, 'p', '{content}'::bytea)")
             rows = session.execute(f"SELECT {_FROM_BYTES} FROM {peek}".encode()).fetchall()
             told = [_told(session, f"SELECT {call} FROM {peek}")[0][1:3] for call in _WRONG]

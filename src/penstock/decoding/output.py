@@ -106,7 +106,7 @@ class Writes:
         """Add one write. Raises CharacterNotInRepertoire (22021) for bytes that are not text."""
         raw = b"".join(p if isinstance(p, bytes) else p.encode() for p in pieces)
         if not self.binary:
-            _check_text(raw)
+            decode_text(raw)
         self._rows.lsns.append(lsn)
         self._rows.xids.append(xid)
         self._rows.data.append(raw)
@@ -168,7 +168,7 @@ def as_text(data: pa.Array) -> pa.Array:
         valid = False
     if not valid:
         for raw in data.cast(pa.binary()).to_pylist():
-            _check_text(raw)
+            decode_text(raw)
     return text
 
 
@@ -177,14 +177,16 @@ def _now() -> int:
     return time.time_ns() // 1000
 
 
-def _check_text(raw: bytes) -> None:
+def decode_text(raw: bytes) -> str:
+    """Decode a write. Raises CharacterNotInRepertoire (22021)."""
     try:
-        raw.decode()
+        text = raw.decode()
     except UnicodeDecodeError as error:
         shown = " ".join(f"0x{byte:02x}" for byte in raw[error.start : error.start + 1])
         raise _no_text(shown) from None
     if 0 in raw:
         raise _no_text("0x00")
+    return text
 
 
 def _no_text(shown: str = "") -> CharacterNotInRepertoire:

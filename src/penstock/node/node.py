@@ -24,6 +24,7 @@ from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.store import make_private_file
 from penstock.commands import CommandResult, execute
 from penstock.commands.scope import CommandScope
+from penstock.decoding.output import decode_text
 from penstock.errors import (
     ConfigurationError,
     DuplicateObject,
@@ -761,24 +762,26 @@ class NodeQueries:
         """Tell whether the query reads catalogs only."""
         return self._catalogs.reads_catalog_only(query)
 
-    def rows(self, query: SelectStmt) -> Rows:
+    def rows(self, query: SelectStmt, notify: Callable[[Notice], None] = _log) -> Rows:
         """Run one SELECT, with rows as sessions get them. Raises PostgreSQL's errors."""
-        return self._catalogs.query(query, (), self._facts())
+        return self._catalogs.query(query, (), replace(self._facts(), notify=notify))
 
     def query(self, query: SelectStmt) -> CommandResult:
         """Run one SELECT as ``rows`` does, with Python values in the result."""
-        found = self.rows(query)
+        notices: list[Notice] = []
+        found = self.rows(query, notices.append)
         readers = [_PYTHON.get(field.attribute.type_oid, str) for field in found.fields]
         rows = tuple(
             tuple(
-                None if cell is None else read(bytes(cell).decode())
+                None if cell is None else read(decode_text(bytes(cell)))
                 for read, cell in zip(readers, row, strict=True)
             )
-            for row in found.rows
+            for row in list(found.rows)  # an error of a text must not leave a slot in use
         )
         self._slots.answered(_PID)
         return CommandResult(
             f"SELECT {len(rows)}",
+            tuple(notices),
             columns=tuple(field.attribute.name for field in found.fields),
             rows=rows,
         )

@@ -29,8 +29,8 @@ _MAX_ALLOC: Final = (1 << 30) - 1
 _BYTES: Final = 4
 """The most bytes of a character."""
 _ITEM: Final = 64
-_LINE: Final = 76
-"""The length of a line of base64."""
+_LINE: Final = 57
+"""The bytes of a line of base64, after which comes a newline (pg_base64_encode)."""
 _ASCII: Final = 0x80
 
 
@@ -201,8 +201,10 @@ def _encode(data: bytes, form: str) -> str:
         case "hex":
             return data.hex()
         case "base64":
-            lines = base64.b64encode(data).decode()
-            return "\n".join(lines[at : at + _LINE] for at in range(0, len(lines), _LINE))
+            lines = (data[at : at + _LINE] for at in range(0, len(data), _LINE))
+            return "".join(
+                base64.b64encode(line).decode() + "\n" * (len(line) == _LINE) for line in lines
+            )
         case "escape":
             return "".join(map(_escaped, data))
     raise InvalidParameterValue(f'unrecognized encoding: "{form}"')
