@@ -414,9 +414,12 @@ def test_a_copy_arrives_and_waits_for_a_slow_client(node: Node) -> None:
 def test_an_error_comes_after_whole_messages(node: Node) -> None:
     with connected(node) as connection:
         got = []
-        with pytest.raises(psycopg.Error, match="no more"), connection.cursor() as cursor:
-            with cursor.copy("COPY cut TO STDOUT") as copy:
-                got += map(bytes, copy)
+        with (
+            pytest.raises(psycopg.Error, match="no more"),
+            connection.cursor() as cursor,
+            cursor.copy("COPY cut TO STDOUT") as copy,
+        ):
+            got += map(bytes, copy)
         assert got == [b"x" * 100_000]
         assert connection.execute("SELECT 1").fetchall() == [(0,)]
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from penstock.embedded import wait_until
@@ -63,6 +64,11 @@ import time
 
 
 class Slow(OutputPlugin):
+    def startup(self, ctx, options, is_init):
+        ctx.warning("this is slow")
+        if ctx.options:
+            raise ValueError("no options")
+
     def begin(self, ctx, txn):
         pass
 
@@ -129,6 +135,20 @@ def test_the_sequence_of_callbacks(lake: LakeNode) -> None:
     assert large.count("stream_change") == _ROWS
 
 
+def test_warnings_of_the_startup(lake: LakeNode) -> None:
+    """A server sends them before the answer, and before the error."""
+    with psycopg.connect(f"{lake.conninfo()} replication=database", autocommit=True) as session:
+        told: list[str | None] = []
+        session.add_notice_handler(lambda notice: told.append(notice.message_primary))
+        session.execute("CREATE_REPLICATION_SLOT a LOGICAL slow")
+        session.execute("SELECT pg_create_logical_replication_slot('b', 'slow')")
+        session.execute("SELECT pg_copy_logical_replication_slot('b', 'c', false, 'slow')")
+        assert told == ["this is slow"] * 3
+        with pytest.raises(psycopg.Error, match="no options"):
+            session.execute("START_REPLICATION SLOT a LOGICAL 0/0 (x '1')")
+        assert told == ["this is slow"] * 4
+
+
 def test_a_slow_plugin_is_sent_as_it_writes(lake: LakeNode) -> None:
     """Its client may leave at any time."""
     lake.execute(
@@ -140,7 +160,8 @@ def test_a_slow_plugin_is_sent_as_it_writes(lake: LakeNode) -> None:
     with recvlogical(lake, "lake", "--slot", "slow", "--start", "-f", "-") as client:
         assert client.stdout is not None and client.stderr is not None
         assert [client.stdout.readline() for _ in range(2)] == ["change\n"] * 2
-        assert client.stderr.readline() == "WARNING:  this takes time\n"
+        told = [client.stderr.readline() for _ in range(2)]
+        assert told == ["WARNING:  this is slow\n", "WARNING:  this takes time\n"]
         assert lake.rows(_ACTIVE) == [(True,)]
     assert time.monotonic() - began < 20
     wait_until(lambda: lake.rows(_ACTIVE) == [(False,)], "the slot", 5)

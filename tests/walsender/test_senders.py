@@ -28,6 +28,9 @@ def test_a_slot_that_is_made_is_told(tmp_path: Path) -> None:
         slots.create("a", "pgoutput", pid=1, database=5)
         slots.create("b", "pgoutput", pid=1, database=5, temporary=True)
         assert made == ["a", "b"]
+        slots.drop("a", pid=1, wait=False, cancelled=lambda: False)
+        slots.end_session(1)
+        assert made[2:] == ["a", "b"], "what is dropped is forgotten"
     finally:
         server.close()
 

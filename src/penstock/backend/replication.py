@@ -76,13 +76,18 @@ class ReplicationCommands:
             superuser=role.superuser, replication=role.replication, version=self._services.version
         )
         self._services.snapshots.withdraw(self._context.pid)
+        warnings: list[Notice] = []
         match command:
             case c.IdentifySystem():
                 yield self._identify_system()
             case c.Show(name):
                 yield _row("SHOW", [(name, TEXT, self._show(name))])
             case c.CreateReplicationSlot():
-                yield self._create(command)
+                try:
+                    answer = self._create(command, warnings.append)
+                finally:
+                    yield from warnings
+                yield answer
             case c.AlterReplicationSlot():
                 yield self._alter(command)
             case c.DropReplicationSlot(name, wait):
@@ -123,7 +128,7 @@ class ReplicationCommands:
             ],
         )
 
-    def _create(self, command: c.CreateReplicationSlot) -> Answer:
+    def _create(self, command: c.CreateReplicationSlot, warn: Callable[[Notice], None]) -> Answer:
         services, version = self._services, self._services.version
         if command.kind is ReplicationKind.PHYSICAL or command.plugin is None:
             create_slot_options(command, version)
@@ -144,6 +149,7 @@ class ReplicationCommands:
             two_phase=options.two_phase,
             failover=options.failover,
             begin=self._block.check_no_writes,
+            warn=warn,
         )
         exported = None
         if options.snapshot is SnapshotAction.EXPORT:
@@ -205,8 +211,10 @@ class ReplicationCommands:
                 services.slots.held(name, self._context.pid, version=services.version)
             )
             warnings: list[Notice] = []
-            plugin = held.enter_context(self._plugin(slot, command.options, warnings.append))
-            yield from warnings
+            try:
+                plugin = held.enter_context(self._plugin(slot, command.options, warnings.append))
+            finally:
+                yield from warnings
             end = services.sequencer.position().lsn
             if command.start > end:
                 # The subscriber has changes that the node's log lacks. New changes would get the

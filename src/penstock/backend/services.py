@@ -133,7 +133,9 @@ class BlockCommands(Protocol):
 
 def shown_text(text: str, role: int, catalog: Catalog, warehouse: Warehouse) -> str:
     """Return a text as a role may see it: only superusers see where the warehouse is."""
-    places = "|".join(re.escape(each) for each in (warehouse.uri, resolve(warehouse.uri)[1]) if each)
+    places = "|".join(
+        re.escape(each) for each in (warehouse.uri, resolve(warehouse.uri)[1]) if each
+    )
     without = re.sub(rf"(?<!\w)(?:{places})(?:/|(?![\w-]))", "", text)
     if without == text:
         return text

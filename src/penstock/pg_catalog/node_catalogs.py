@@ -675,9 +675,7 @@ class NodeCatalogs:
             rows.append({"relname": name} | _condition(trouble, None, facts))
         return rows
 
-    def _slots(
-        self, states: Sequence[SlotState], database: str
-    ) -> Iterator[Mapping[str, object]]:
+    def _slots(self, states: Sequence[SlotState], database: str) -> Iterator[Mapping[str, object]]:
         """Yield the rows of pg_replication_slots. The WAL is read only if a query reads them."""
         with self._catalog.read() as t:
             for state in states:

@@ -195,6 +195,7 @@ class SlotFunctions:
             two_phase=two_phase,
             failover=failover,
             begin=self._facts.check_no_writes,
+            warn=self._facts.notify,
         )
         return f"{name} {int(position.lsn)}"
 
@@ -212,6 +213,7 @@ class SlotFunctions:
             temporary=None if temporary == _OMITTED else temporary == "true",
             plugin=None if plugin == _OMITTED else _as_name(plugin),
             begin=self._facts.check_no_writes,
+            warn=self._facts.notify,
         )
         return f"{name} {int(lsn)}"
 

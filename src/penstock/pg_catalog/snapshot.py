@@ -6,7 +6,6 @@ This file looks nothing up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property

@@ -17,7 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.catalog import Catalog, CatalogTransaction, LakeTransaction, Slot
-from penstock.decoding import DecodedSlot, LogicalDecodingContext, OutputPlugin, find_plugin
+from penstock.decoding import (
+    DecodedSlot,
+    LogicalDecodingContext,
+    OutputPlugin,
+    OutputReader,
+    find_plugin,
+)
 from penstock.errors import (
     DuplicateObject,
     FeatureNotSupported,
@@ -41,6 +47,7 @@ from penstock.lakehouse.checkpoint import interval_seconds
 from penstock.lakehouse.state import load
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.protocol.answers import Notice
 from penstock.walsender.sequencer import Position, Sequencer
 from penstock.walsender.slot_checks import check_name, check_usable
 
@@ -50,6 +57,8 @@ _RETRY_S: Final = 0.05
 
 WAL_REMOVED: Final = "wal_removed"
 """RS_INVAL_WAL_REMOVED: log entries or files that the slot still needs are gone."""
+
+_LOG: Final = OutputReader()
 
 log = logging.getLogger(__name__)
 
@@ -82,16 +91,16 @@ class Slots:
         catalog: Catalog,
         sequencer: Sequencer,
         max_replication_slots: int,
-        begin_again: Callable[[str], None] = lambda name: None,
+        forget_counts: Callable[[str], None] = lambda name: None,
         plugin: Callable[[str], OutputPlugin] = find_plugin,
         check_warehouse: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the node's parts. ``begin_again`` gets the name of each new slot, to reset its
-        counts. ``plugin`` finds an output plugin by its name or raises PenstockError.
+        """Take the node's parts. ``forget_counts`` gets the name of each slot that is made or
+        dropped. ``plugin`` finds an output plugin by its name or raises PenstockError.
         ``check_warehouse`` raises if the warehouse is away: missing files then do not mean lost
         changes."""
         self._check_warehouse = check_warehouse
-        self._begin_again = begin_again
+        self._forget_counts = forget_counts
         self.plugin = plugin
         self._catalog = catalog
         self.sequencer: Final = sequencer
@@ -129,16 +138,18 @@ class Slots:
         two_phase: bool = False,
         failover: bool = False,
         begin: Callable[[], None] = lambda: None,
+        warn: Callable[[Notice], None] = _LOG.warn,
     ) -> Position:
         """Make a slot at the end of the log, and return its consistent point.
 
-        ``begin``: called before the plugin is started; it may raise an error. Raises PenstockError
-        (42602, 42622, 53400, 58P01, 0A000), DuplicateObject.
+        ``begin``: called before the plugin is started; it may raise an error. ``warn`` takes the
+        plugin's warnings. Raises PenstockError (42602, 42622, 53400, 58P01, 0A000),
+        DuplicateObject.
         """
         check_name(name)
         self._check_new(name)
         begin()
-        self._try(plugin, name, two_phase=two_phase)
+        self._try(plugin, name, warn, two_phase=two_phase)
         if temporary and failover:
             raise FeatureNotSupported("cannot enable failover for a temporary replication slot")
         # A table that is not followed yet is in no snapshot, so look for new tables first. This may
@@ -170,6 +181,7 @@ class Slots:
         temporary: bool | None,
         plugin: str | None,
         begin: Callable[[], None] = lambda: None,
+        warn: Callable[[Notice], None] = _LOG.warn,
     ) -> Lsn:
         """Make a slot at the position of another slot, which may be in use; return the position
         (pg_copy_logical_replication_slot). A ``temporary`` or ``plugin`` of None is copied too.
@@ -180,7 +192,7 @@ class Slots:
         self._check_new(name)
         begin()
         if plugin is not None:
-            self._try(plugin, name, two_phase=False)
+            self._try(plugin, name, warn, two_phase=False)
         with self._lock:
             slot = self._to_copy(source)
             copied = replace(
@@ -219,7 +231,7 @@ class Slots:
         if pid is not None:
             t.slots.delete(slot.name)
             self._temporary[slot.name] = pid, slot
-        self._begin_again(slot.name)
+        self._forget_counts(slot.name)
 
     @contextmanager
     def held(self, name: str, pid: int, *, version: int) -> Iterator[Slot]:
@@ -450,6 +462,7 @@ class Slots:
                     self._dropped[name] = pid
                 failpoint(AFTER_SLOT_DROP)
             del self._active[name]
+            self._forget_counts(name)
 
     def end_session(self, pid: int) -> None:
         """Remove the session's temporary slots, and the rows of slots that it has dropped."""
@@ -462,12 +475,16 @@ class Slots:
             for name in [n for n, (owner, _) in self._temporary.items() if owner == pid]:
                 del self._temporary[name]
                 self._active.pop(name, None)
+                self._forget_counts(name)
 
-    def _try(self, plugin: str, slot: str, *, two_phase: bool) -> None:
+    def _try(
+        self, plugin: str, slot: str, warn: Callable[[Notice], None], *, two_phase: bool
+    ) -> None:
         """CreateInitDecodingContext: start the plugin once, which may refuse. Raises PenstockError
         (58P01, 42501)."""
         decoded = DecodedSlot(slot, plugin, two_phase)
-        context = LogicalDecodingContext(self.plugin(plugin), decoded)
+        reader = OutputReader(warn=warn)
+        context = LogicalDecodingContext(self.plugin(plugin), decoded, reader=reader)
         context.startup(is_init=True)
         context.shutdown()
 
