@@ -107,9 +107,9 @@ class Runner:
             case ["COPY", "cut", *_]:
                 return CopyOut(1, False, self.cut())
             case ["WARN"]:
-                rows = self.warning()
+                warned = self.warning()
                 fields = (FieldDescription(Attribute("n", INT4), 4),)
-                return Rows(fields, rows, notices=self.telling)
+                return Rows(fields, warned, notices=self.telling)
             case ["COPY", *_]:
                 return CopyOut(2, False, self.chunks())
             case ["START_REPLICATION"]:
@@ -413,7 +413,7 @@ def test_a_copy_arrives_and_waits_for_a_slow_client(node: Node) -> None:
 
 def test_an_error_comes_after_whole_messages(node: Node) -> None:
     with connected(node) as connection:
-        got = []
+        got: list[bytes] = []
         with (
             pytest.raises(psycopg.Error, match="no more"),
             connection.cursor() as cursor,
