@@ -108,10 +108,12 @@ def test_a_zone_that_jdbc_sends_leaves_the_session_in_utc() -> None:
 
 
 def test_parameters_of_the_server_are_shown(database: Database) -> None:
-    """Those that drivers and tools ask for, such as max_worker_processes, are among them."""
+    """Those that drivers and tools ask for, such as max_worker_processes, are among them. A server
+    computes some from its memory, which a node does not have."""
     ours = SessionSettings({"is_superuser": "on"}, {}, 18)
     given = (
         "SELECT name, current_setting(name) FROM pg_settings WHERE source = 'default'"
+        " AND boot_val = reset_val"
         " AND context IN ('postmaster', 'sighup') AND vartype <> 'string' AND name !~ '[.]'"
     )
     theirs = dict(database.rows(given))

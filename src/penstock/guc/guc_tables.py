@@ -21,6 +21,8 @@ _SWITCHES: Final = {"true": "on", "yes": "on", "1": "on", "false": "off", "no": 
 """Other words that enums with on and off accept."""
 _AT_START: Final = frozenset(("backend", "superuser-backend"))
 _SUPERUSERS: Final = frozenset(("superuser", "superuser-backend"))
+_MODES: Final = frozenset(("data_directory_mode", "log_file_mode", "unix_socket_permissions"))
+"""Permissions of files, which are shown in octal digits (show_log_file_mode)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Setting:
         """Return ``value`` as SHOW prints it: in the largest unit that leaves it whole."""
         if self.kind not in ("integer", "real"):
             return value
+        if self.name in _MODES:
+            return f"{int(value):04o}"
         number = int(value) if self.kind == "integer" else float(value)
         return shown(number, self.unit)
 
