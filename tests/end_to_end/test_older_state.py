@@ -1,4 +1,4 @@
-"""The node's state is put back to an older copy, from before a table has left the cuts."""
+"""The node's state is put back to an older copy, from before a table has joined or left the cuts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
@@ -25,11 +26,14 @@ _SETUP = (
 
 
 @contextmanager
-def put_back(node: LocalNode, spark: Any) -> Iterator[None]:
-    """What happens in the block is not in the node's state afterwards."""
+def put_back(node: LocalNode, spark: Any, first: str | None = None) -> Iterator[None]:
+    """What happens in the block is not in the node's state afterwards. ``first``: a statement that
+    comes before the next start."""
 
-    def reopen() -> None:
+    def reopen(first: str | None = None) -> None:
         node.node = Node(node.folder, spark=spark)
+        if first is not None:
+            node.node.sql(first)
         node.node.start()
 
     node.node.close()
@@ -41,7 +45,7 @@ def put_back(node: LocalNode, spark: Any) -> Iterator[None]:
         file.unlink()
     for name, content in saved.items():
         (node.folder / name).write_bytes(content)
-    reopen()
+    reopen(first)
 
 
 def came_back(node: LocalNode, database: Database) -> None:
@@ -53,6 +57,89 @@ def came_back(node: LocalNode, database: Database) -> None:
     node.node.sql(f"{_REFRESH} WITH ({_KEPT})")
     database.execute("INSERT INTO u VALUES (2)")
     node.caught_up("s", database)
+
+
+def joins(node: LocalNode, database: Database, statement: str = _REFRESH) -> None:
+    """The table t joins the subscription, and gets changes."""
+    database.execute("INSERT INTO t SELECT i, 'before' FROM generate_series(1, 100) i")
+    node.node.sql(statement)
+    node.caught_up("s", database)
+    database.execute("INSERT INTO t VALUES (101, 'streamed'); DELETE FROM t WHERE id = 1")
+    node.caught_up("s", database)
+
+
+def is_equal(node: LocalNode, database: Database, table: str = "t") -> None:
+    """The table has the publisher's rows, after some more changes."""
+    database.execute(
+        "UPDATE t SET v = 'after' WHERE id < 10;"
+        "INSERT INTO t SELECT coalesce(max(id), 0) + 1, 'after' FROM t;"
+        "INSERT INTO u SELECT coalesce(max(id), 0) + 1 FROM u"
+    )
+    node.caught_up("s", database)
+    with database.connect() as connection:
+        wanted = publisher_rows(connection, f"public.{table}")
+    assert not (lack := difference(table, wanted, node.rows(table))), str(lack)
+
+
+def copies(node: LocalNode, table: str = "t") -> int:
+    """How many copies of the table were committed."""
+    pin = node.cut("s").tables["public", table]
+    return [entry["operation"] for entry in DeltaTable(pin.uri).history()].count("COPY")
+
+
+@pytest.mark.parametrize("first", [None, _REFRESH, f"{_REFRESH} WITH ({_KEPT})"])
+def test_a_table_that_joined_since(
+    local_node: Callable[..., LocalNode], database: Database, spark: Any, first: str | None
+) -> None:
+    """It goes on where it is, also after REFRESH, which PostgreSQL's subscriber would need."""
+    database.execute(_SETUP.replace("TABLE t, u", "TABLE u"))
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    with put_back(node, spark, first):
+        database.execute("ALTER PUBLICATION p ADD TABLE t")
+        joins(node, database)
+    is_equal(node, database)
+    assert copies(node) == (2 if first == _REFRESH else 1)
+    node.node.sql(_REFRESH)
+    is_equal(node, database, "u")
+    assert copies(node) == (2 if first == _REFRESH else 1)
+
+
+def test_a_table_of_a_publication_that_was_added_since(
+    local_node: Callable[..., LocalNode], database: Database, spark: Any
+) -> None:
+    """Its changes are not sent, which is an error, until it is copied again or leaves."""
+    database.execute(_SETUP.replace("TABLE t, u", "TABLE u; CREATE PUBLICATION q FOR TABLE t"))
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    with put_back(node, spark):
+        joins(node, database, "ALTER SUBSCRIPTION s ADD PUBLICATION q")
+    told = str(node.stopped("s"))
+    assert 'table "public.t" must be copied again' in told and "REFRESH PUBLICATION" in told
+    database.execute("INSERT INTO t VALUES (700, 'meanwhile')")
+    node.node.sql("ALTER SUBSCRIPTION s ADD PUBLICATION q")
+    is_equal(node, database)
+
+
+def test_a_table_that_has_left_before_the_next_cut(
+    local_node: Callable[..., LocalNode], database: Database
+) -> None:
+    """The last cut has it, and the state knows that it has left."""
+    database.execute(_SETUP)
+    node = local_node()
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    node.node.stop()
+    database.execute("ALTER PUBLICATION p DROP TABLE t")
+    node.node.sql(_REFRESH)
+    database.execute("ALTER PUBLICATION p ADD TABLE t; INSERT INTO u VALUES (2)")
+    node.node.start()
+    node.caught_up("s", database)
+    assert [table.name for table in node.status("s").tables] == ["public.u"]
+    node.node.sql(_REFRESH)
+    is_equal(node, database)
 
 
 @pytest.mark.parametrize(

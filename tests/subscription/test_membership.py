@@ -84,6 +84,7 @@ class World:
             generation=self.catalog.generation,
             rels=self.rels,
             subscription_with_rels=self.now,
+            take_up=lambda subid, table, pinned, lsn, conflict: False,
             set_state=self.catalog.set_state,
             check_origin=lambda: None,
             record_publisher=lambda identity: None,

@@ -295,6 +295,26 @@ class Catalog:
         with self.write() as transaction:
             return transaction.relations.set_state(rel, state, lsn)
 
+    def take_up(
+        self,
+        subid: int,
+        table: TableName,
+        lsn: Lsn,
+        *,
+        relid: int | None,
+        table_id: str | None,
+        conflict: str | None,
+    ) -> bool:
+        """Add a table that the last cut, at ``lsn``, has to the tables of a subscription. Return
+        False if it is there already or has left, or the subscription is gone."""
+        with self.write() as transaction:
+            subscription = transaction.subscriptions.find_oid(subid)
+            if subscription is None or subscription.dropping or None in (relid, table_id):
+                return False
+            return transaction.relations.take_up(
+                subid, table, lsn, relid=relid, table_id=table_id, conflict=conflict
+            )
+
     def park(self, rel: SubscriptionRel, error: BaseException) -> SubscriptionRel:
         """Record that a table no longer follows its publisher. Raises as ``set_state``."""
         with self.write() as transaction:

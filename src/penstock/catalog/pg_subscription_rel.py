@@ -117,6 +117,11 @@ class SubscriptionRel:
         """The name for look-ups."""
         return self.schema, self.table
 
+    @property
+    def never_copied(self) -> bool:
+        """True before the first copy of a table that was not in the subscription before."""
+        return self.state in _NOT_COPIED and self.table_id is None
+
 
 @dataclass(frozen=True, slots=True)
 class _FormerRel:
@@ -130,6 +135,7 @@ class _FormerRel:
     relid: Annotated[int | None, Column("srrelid", BigInteger)]
 
 
+_NONE: Final[Mapping[TableName, str]] = {}
 _TABLE: Final = StoredTable("penstock_subscription_rel", SubscriptionRel)
 _FORMER: Final = StoredTable("penstock_former_subscription_rel", _FormerRel)
 
@@ -152,10 +158,12 @@ class PgSubscriptionRel(TableAccess):
         subid: int,
         tables: Mapping[TableName, int] | Iterable[TableName],
         state: SubscriptionRelState,
+        filled: Mapping[TableName, str] = _NONE,
     ) -> tuple[SubscriptionRel, ...]:
         """Add tables, with their OIDs where known, each with a new ``sync_id``
         (AddSubscriptionRelState). The copy of a table that has come back may replace the copy that
-        it had in the subscription before."""
+        it had in the subscription before. ``filled``: ids of Delta tables that the subscription
+        has filled, although the rows do not say so: they are of an older state."""
         oids = tables if isinstance(tables, Mapping) else {}
         former = self._former(subid)
         rels = []
@@ -167,9 +175,34 @@ class PgSubscriptionRel(TableAccess):
                 rel = replace(rel, returned=name in former)
             elif relid is not None and relid == rel.relid:
                 rel = replace(rel, table_id=table_id, returned=True)
+            elif name not in former and name in filled:
+                rel = replace(rel, table_id=filled[name], returned=True)
             rels.append(rel)
         _TABLE.insert(self.connection, *rels)
         return tuple(rels)
+
+    def take_up(
+        self,
+        subid: int,
+        name: TableName,
+        lsn: Lsn,
+        *,
+        relid: int | None,
+        table_id: str | None,
+        conflict: str | None,
+    ) -> bool:
+        """Add a table that the last cut, at ``lsn``, has, in place of a row that waits for its
+        first copy. Return False if another row is there, or the table has left the subscription."""
+        now = {rel.table_name: rel for rel in self.all(subid)}.get(name)
+        _, left = self._former(subid).get(name, (None, None))
+        if left == table_id or (now is not None and not now.never_copied):
+            return False
+        if now is not None:
+            _TABLE.delete(self.connection, _same(now))
+        state, sync_id = SubscriptionRelState.READY, str(uuid.uuid4())
+        rel = SubscriptionRel(subid, *name, state, lsn, sync_id, relid, table_id, conflict)
+        _TABLE.insert(self.connection, rel)
+        return True
 
     def _former(self, subid: int) -> dict[TableName, tuple[int | None, str]]:
         """Return the OIDs and Delta tables, by name, of tables that were in the subscription."""

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
@@ -580,12 +580,13 @@ def alter_refresh(
     found = ask_published(
         subscription, connect, besides=already_copied(catalog, subscription, options)
     )
+    filled = _filled(subscription, found.tables, catalog, scope)
 
     def refreshed() -> list[Notice]:
         with catalog.write() as transaction:
             now = check_unchanged(transaction, subscription, found)
             check_whole_batches(transaction, scope, now)
-            return take_in(transaction, now, found, options)
+            return take_in(transaction, now, found, options, filled)
 
     return CommandResult(ALTERED, tuple(between_batches(refreshed)))
 
@@ -595,13 +596,14 @@ def take_in(
     subscription: Subscription,
     found: PublisherTables,
     options: SubOpts,
+    filled: Mapping[TableName, str],
 ) -> list[Notice]:
     """Make the published tables the subscription's tables (AlterSubscription_refresh). Return
-    notices."""
+    notices. ``filled``: as for ``PgSubscriptionRel.add``."""
     known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
     new = {table: oid for table, oid in found.tables.items() if table not in known}
     check_targets(transaction, found.tables)
-    added = transaction.relations.add(subscription.oid, new, _first_state(options))
+    added = transaction.relations.add(subscription.oid, new, _first_state(options), filled)
     for table in known.keys() - set(found.tables):
         transaction.relations.remove(known[table])
     kept = [(known[table], oid) for table, oid in found.tables.items() if table in known]
@@ -612,6 +614,24 @@ def take_in(
     unwarned = [table for table in found.without_identity if table in new]
     notices += different_origin(subscription.name, found.different_origin)
     return [*notices, *without_identity(unwarned)]
+
+
+def _filled(
+    subscription: Subscription,
+    tables: Iterable[TableName],
+    catalog: Catalog,
+    scope: CommandScope,
+) -> dict[TableName, str]:
+    """Return the ids of the Delta tables that the subscription has filled, although they are not
+    its tables: an older copy of the node's state was put back, and may not know that they were."""
+    known = {rel.table_name for rel in catalog.relations(subscription.oid)}
+    found = {}
+    for name in () if scope.warehouse is None else set(tables) - known:
+        with suppress(PenstockError):  # the copy finds what is wrong with the table
+            table = scope.warehouse.open(*name, vectors=False)
+            if table is not None and subscription.app_id in table.app_ids:
+                found[name] = table.id
+    return found
 
 
 def already_copied(
@@ -1166,6 +1186,7 @@ def alter_publications(
     scope.prevent_in_block("ALTER SUBSCRIPTION with refresh")
     checked = () if statement.verb == "DROP" else statement.publications
     found = ask_published(wanted, connect, checked, already_copied(catalog, subscription, options))
+    filled = _filled(subscription, found.tables, catalog, scope)
     notices = []
     if found.missing:
         notices.append(warning(missing_publications_message(found.missing), sqlstate="42704"))
@@ -1176,7 +1197,8 @@ def alter_publications(
             now = check_unchanged(transaction, subscription, found)
             check_whole_batches(transaction, scope, now)
             transaction.subscriptions.save(_with_publications(now, statement))
-            return take_in(transaction, _with_publications(now, statement), found, options)
+            wanted = _with_publications(now, statement)
+            return take_in(transaction, wanted, found, options, filled)
 
     with _applied_until_now(subscription, wanted, catalog, connect, scope) as late:
         notices += [*late, *between_batches(taken_in)]

@@ -139,7 +139,8 @@ class Cuts:
         if (state := load(self._storage, self.uri)) is None:
             return None
         rows = self._all_rows(state)
-        owned = of_owner(rows if _has_ids(state) else with_owners(rows, [owner]), owner)
+        by_name = not _has(state, _OWNER_ID)
+        owned = of_owner(with_owners(rows, [owner]) if by_name else rows, owner)
         times = owned.filter(names_table(owned, table))["cut_time"]
         newest = pc.max(times)
         return last_cut(owned.filter(pc.fill_null(pc.equal(owned["cut_time"], newest), False)))
@@ -187,7 +188,7 @@ class Cuts:
     def rename(self, owner: CutOwner) -> None:
         """Give a subscription's cuts its present name, for readers who select them by name."""
         state = load(self._storage, self.uri)
-        if state is not None and _has_ids(state):
+        if state is not None and _has(state, _OWNER_ID):
             self._rewrite("RENAME CUTS", lambda rows: rename_owner(rows, owner))
 
     def adopt(self, owners: Sequence[CutOwner]) -> None:
@@ -196,7 +197,7 @@ class Cuts:
         This happens once in the life of a table: afterwards it has the columns for ids.
         """
         state = load(self._storage, self.uri)
-        if state is not None and not _has_ids(state):
+        if state is not None and not _has(state, _OWNER_ID):
             self._rewrite("ADOPT CUTS", lambda rows: with_owners(rows, owners))
 
     def _rewrite(self, operation: str, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -269,7 +270,7 @@ class Cuts:
         return max(datetime.now(UTC), self._newest[owner.id] + _TICK)
 
     def _last(self, state: TableState, owner: CutOwner) -> Cut | None:
-        by_name = not _has_ids(state)  # only older versions, without ids, have written here
+        by_name = not _has(state, _OWNER_ID)  # only older versions, without ids, have written here
         found: Cut | None = None
         for newest, file in _by_time(state, owner):
             if found is not None and newest < found.cut_time:
@@ -301,9 +302,10 @@ class Cuts:
                 self._storage.remove(f"{self.uri}/{info.base_name}")
 
 
-def _has_ids(state: TableState) -> bool:
+def _has(state: TableState, *columns: str) -> bool:
+    """Return whether the cuts table has columns that those of older versions lack."""
     fields = json.loads(state.metadata["schemaString"])["fields"]
-    return {field["name"] for field in fields} >= set(SCHEMA.names)
+    return {field["name"] for field in fields}.issuperset(columns)
 
 
 def _by_time(state: TableState, owner: CutOwner) -> list[tuple[datetime, DataFile]]:
@@ -327,7 +329,7 @@ def _change_of(
         staging.add(DataFile.of_written(new, actions.now_ms()))
     wider = (
         []
-        if _has_ids(state)
+        if _has(state, *SCHEMA.names)
         else [{"metaData": {**_metadata_of(state), "schemaString": _schema()}}]
     )
     return Commit(operation, [*wider, *staging.actions({})], blind_append=staging.appends_only)
@@ -370,10 +372,12 @@ SCHEMA: Final = pa.schema(
         ("version", pa.int64()),
         ("subscription_id", pa.string()),
         ("table_id", pa.string()),
+        ("relid", pa.int64()),
     ]
 )
-"""The columns of the cuts table. Tables of older versions lack the last two, and get them with
+"""The columns of the cuts table. Tables of older versions lack the last ones, and get them with
 their next commit."""
+_OWNER_ID: Final = "subscription_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,12 +393,15 @@ class CutOwner:
 class CutTable:
     """A table of a cut: its URI, and the Delta version to read.
 
-    ``id``: the Delta table's id (metaData.id); None in cuts of older versions.
+    ``id``: the Delta table's id (metaData.id); None in cuts of older versions. ``relid``: the OID
+    of the publisher's relation; None for partitions and histories, which have none there, and in
+    cuts of older versions.
     """
 
     uri: str
     version: int
     id: str | None = None
+    relid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -416,12 +423,12 @@ def rows_of(
     tables: Mapping[TableName, CutTable],
 ) -> pa.Table:
     """Return the rows of a cut; one row without a table if no table is ready yet."""
-    named: list[tuple[str | None, str | None, str | None, int | None, str | None]] = [
-        (*name, t.uri, t.version, t.id) for name, t in tables.items()
+    named: list[tuple[str | int | None, ...]] = [
+        (*name, t.uri, t.version, t.id, t.relid) for name, t in tables.items()
     ]
-    cells = named or [(None, None, None, None, None)]
+    cells = named or [(None,) * 6]
     count = len(cells)
-    schemas, names, uris, versions, ids = zip(*cells, strict=True)
+    schemas, names, uris, versions, ids, relids = zip(*cells, strict=True)
     commit_time = pa.scalar(commit_time_us, pa.int64()).cast(TIMESTAMP)
     same = {
         "subscription": owner.name,
@@ -437,6 +444,7 @@ def rows_of(
         "uri": uris,
         "version": versions,
         "table_id": ids,
+        "relid": relids,
     }
     arrays = [
         pa.repeat(pa.scalar(same[f.name], f.type), count)
@@ -503,7 +511,7 @@ def last_cut(rows: pa.Table) -> Cut | None:
         commit_time=first["commit_time"],
         tables={
             (row["table_schema"], row["table_name"]): CutTable(
-                row["uri"], row["version"], row["table_id"]
+                row["uri"], row["version"], row["table_id"], row["relid"]
             )
             for row in rows
             if row["uri"] is not None

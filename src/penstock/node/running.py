@@ -25,6 +25,7 @@ from penstock.commands.scope import CommandScope
 from penstock.commands.subscriptioncmds import alter_refresh, refresh_tables
 from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError, UndefinedObject
 from penstock.lakehouse.cluster import Cluster
+from penstock.lakehouse.cuts import CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node.guc import LiveParameters, Parameters
@@ -245,6 +246,7 @@ class RunningNode:
                 generation=self._catalog.generation,
                 rels=lambda: self._catalog.relations(oid),
                 subscription_with_rels=lambda: self._catalog.subscription_with_relations(oid),
+                take_up=self._take_up,
                 set_state=self._set_state,
                 check_origin=lambda: self._check_origin(subscription),
                 record_publisher=lambda identity: self._catalog.record_publisher(oid, identity),
@@ -342,6 +344,13 @@ class RunningNode:
         except UndefinedObject as gone:
             # REFRESH has removed the table meanwhile; the worker notices that.
             log.info("%s", gone.message)
+
+    def _take_up(
+        self, subid: int, table: TableName, pinned: CutTable, lsn: Lsn, conflict: str | None
+    ) -> bool:
+        return self._catalog.take_up(
+            subid, table, lsn, relid=pinned.relid, table_id=pinned.id, conflict=conflict
+        )
 
     def _park(self, rel: SubscriptionRel, error: BaseException) -> None:
         try:

@@ -24,6 +24,7 @@ from penstock.lakehouse.cuts import Cut, CutOwner, CutTable
 from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
+from penstock.relation import TableName
 from penstock.subscription.consistency_rules import (
     PublisherState,
     TableHistory,
@@ -191,6 +192,26 @@ class ConsistencyCheck:
             # The cut read here will be acknowledged, so it must be durable, as the tables' Delta
             # logs must.
             self._warehouse.storage.sync_folder(log_folder(cuts.uri))
+
+    def unknown(self, rels: Sequence[SubscriptionRel]) -> dict[TableName, CutTable]:
+        """Return the tables of the last cut that ``rels`` lack, or show as still to be copied.
+
+        Usually they have left the subscription since. Otherwise ``rels`` are of an older copy of
+        the node's state. Partitions and histories, and cuts of older versions, have no ``relid``.
+        """
+        tables = {} if self.last_cut is None else self.last_cut.tables
+        waiting = {rel.table_name for rel in rels if rel.never_copied}
+        known = {rel.table_name for rel in rels} - waiting
+        # A table that was renamed at the publisher may be there under its other name already.
+        relids = {rel.relid: rel.table_name for rel in rels}
+        return {
+            name: table
+            for name, table in tables.items()
+            if name not in known
+            and table.id is not None
+            and table.relid is not None
+            and relids.get(table.relid, name) == name
+        }
 
     def predecessors(self, name_of: Callable[[str], str | None]) -> Predecessors:
         """Return the dropped subscriptions that may have filled the tables to open. ``name_of``:

@@ -106,14 +106,18 @@ class Target:
     def in_cut(self) -> dict[TableName, CutTable]:
         """The target's part of a cut."""
         if self.partitions is None and self.history is None:
-            name, table, kept = self.rel.table_name, self.table, self._cut
-            if kept is None or kept.version != table.version:
-                kept = self._cut = CutTable(table.uri, table.version, table.id)
-            return {name: kept}
+            table, kept = self.table, self._cut
+            if kept is None or (kept.version, kept.relid) != (table.version, self.rel.relid):
+                kept = self._cut = self._pin(table)
+            return {self.rel.table_name: kept}
         tables = self.tables
         if self.history is not None:
             tables[history_of(self.rel.table_name)] = self.history
-        return {name: CutTable(t.uri, t.version, t.id) for name, t in tables.items()}
+        return {name: self._pin(table) for name, table in tables.items()}
+
+    def _pin(self, table: DeltaTable) -> CutTable:
+        relid = self.rel.relid if table is self.table else None
+        return CutTable(table.uri, table.version, table.id, relid)
 
     @property
     def rows(self) -> int:

@@ -24,9 +24,10 @@ from penstock.catalog.publisher_identity import PublisherIdentity, alter
 from penstock.enum_type import EnumType
 from penstock.errors import AuthenticationFailure, ConnectionFailure, PenstockError
 from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.cuts import CutTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
-from penstock.relation import TableName
+from penstock.relation import TableName, qualified
 from penstock.subscription.apply import ApplySession
 from penstock.subscription.apply_error import SkipLsns, log_stop, text_of
 from penstock.subscription.consistency import ConsistencyCheck, TimelineWatch
@@ -54,6 +55,11 @@ CONNECTING: Final = "connecting"
 _POLL: Final = 0.1
 """Seconds between two checks of a running copy while nothing streams."""
 
+_NOT_PUBLISHED: Final = (
+    "It is in the last cut, and neither the node's state, of which an older copy was put back, nor "
+    "the subscription's publications ({}) have it, so its changes are not sent. Add its "
+    "publication to the subscription first; else the table leaves the subscription."
+)
 _CLOSED: Final = (*NOT_COPIED, SubscriptionRelState.PARKED)
 
 
@@ -263,6 +269,7 @@ class ApplyWorker:
             if self._stopping.is_set():
                 return
             self._consistency.begin(publisher)
+            self._take_up_unknown(publisher)
             self._copies.begin()
             parking = self._parking = self._new_parking()
             members = MembershipWatch(
@@ -316,6 +323,36 @@ class ApplyWorker:
             self.status.state = COPYING
             while not self._told_to_end() and self._copies.running:
                 self._stopping.wait(_POLL)
+
+    def _take_up_unknown(self, publisher: Publisher) -> None:
+        """Go on with the tables that have joined the cuts since the node's state was copied: the
+        older copy was put back, and the next cut would leave them out.
+
+        A table that is not published may be of a publication that the older state does not name
+        either. Its changes would not be sent, so it must be copied again.
+        """
+        name, publications = self.subscription.name, self.subscription.publications
+        unknown = self._consistency.unknown(self._catalog.rels())
+        lsn = INVALID if self._consistency.last_cut is None else self._consistency.last_cut.lsn
+        published = publisher.tables(publications) if unknown else {}
+        for table, pinned in unknown.items():
+            there = table in published or pinned.relid in published.values()
+            conflict = None if there else _NOT_PUBLISHED.format(", ".join(publications))
+            if self._catalog.take_up(self.subscription.oid, table, pinned, lsn, conflict):
+                log.warning(
+                    'subscription "%s" goes on with table "%s", which the node\'s state did not '
+                    "have: an older copy of it was put back",
+                    name,
+                    qualified(*table),
+                )
+            elif table in published:
+                log.warning(
+                    'table "%s" is in the last cut of subscription "%s", and is not in the '
+                    "subscription any more; %s REFRESH PUBLICATION copies it again",
+                    qualified(*table),
+                    name,
+                    alter(name),
+                )
 
     def _new_parking(self) -> Parking:
         catalog = self._catalog
@@ -544,6 +581,9 @@ class CatalogAccess:
     generation: Callable[[], int]
     """Return a number that grows with every change of the catalog. Cheap."""
     rels: Callable[[], Sequence[SubscriptionRel]]
+    take_up: Callable[[int, TableName, CutTable, Lsn, str | None], bool]
+    """Add a table that is in the last cut, at an LSN, to a subscription's tables. The text says why
+    it must be copied again. Return False if it has left the subscription, or is there already."""
     subscription_with_rels: Callable[[], tuple[Subscription | None, Sequence[SubscriptionRel]]]
     """Return the present subscription (None if dropped) and its tables, read together."""
     set_state: Callable[[SubscriptionRel, SubscriptionRelState, Lsn | None], object]
