@@ -90,7 +90,7 @@ def start(directory: NodeDir = Path()) -> None:
     signals = StopSignals()
     signals.listen()
     with Node(directory) as node:
-        node.start()
+        node.start(signals.stop)
         # What has been imported stays alive. Each search through it for garbage would stop all
         # threads for a tenth of a second.
         gc.collect()
@@ -120,7 +120,7 @@ def run(
     signals.listen()
     reached: Sequence[CatchupState] = ()
     with Node(directory) as node:
-        node.start()
+        node.start(signals.stop)
         signals.reload = partial(reload_told, node.folder, node.reload)
         with ProgressDisplay(node.status):
             if until_caught_up:

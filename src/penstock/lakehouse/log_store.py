@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -199,6 +199,29 @@ class SparkLogStore:
     def _none(self) -> Any:
         jvm: Any = self.spark._jvm
         return jvm.scala.Option.empty()
+
+
+@dataclass(frozen=True)
+class GuardedLogStore:
+    """A log store that writes nothing unless ``check`` returns."""
+
+    store: LogStore
+    check: Callable[[], None]
+
+    def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
+        """Put one entry. Raises the errors of ``check``, too."""
+        self.check()
+        self.store.put(table_uri, version, lines)
+
+    def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
+        """Write a checkpoint. Raises the errors of ``check``, too."""
+        self.check()
+        self.store.checkpoint(table_uri, properties)
+
+
+def has_plain_puts(storage: Storage) -> bool:
+    """Return whether entries are put without Spark."""
+    return storage.is_local or scheme_of(storage.uri) in SCHEMES
 
 
 def log_store(storage: Storage, spark: Cluster | None) -> LogStore:

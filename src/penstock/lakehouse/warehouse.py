@@ -6,7 +6,7 @@ temporary files that executors must read. The catalog knows which tables exist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Final
 
@@ -23,7 +23,7 @@ from penstock.lakehouse.actions import lines
 from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.cuts import Cuts
 from penstock.lakehouse.log import entry_uri, log_folder
-from penstock.lakehouse.log_store import LogStore, log_store
+from penstock.lakehouse.log_store import GuardedLogStore, LogStore, log_store
 from penstock.lakehouse.names import earlier_folder_name, folder_name, written_names
 from penstock.lakehouse.row_pairs import pairs_folder
 from penstock.lakehouse.schema import SOURCE, TableSchema
@@ -56,6 +56,8 @@ class Warehouse:
     ) -> None:
         self.storage: Final = Storage(uri, fsync, {} if held is None else held)
         self.node_id = node_id
+        self.check_lease: Callable[[], None] = lambda: None
+        """Raises ObjectInUse before a commit if another process runs the node by now."""
         self.uri: Final = self.storage.uri
         self._spark = spark
 
@@ -67,7 +69,9 @@ class Warehouse:
     @cached_property
     def store(self) -> LogStore:
         """The log store of the warehouse."""
-        return log_store(self.storage, self._spark)
+        return GuardedLogStore(
+            log_store(self.storage, self._spark), lambda: self.check_lease()
+        )
 
     def log_of(self, uri: str) -> TableLog:
         """Return the log of a table, to commit to it."""
@@ -97,6 +101,16 @@ class Warehouse:
     def _side_table(self, name: str, schema: pa.Schema) -> SideTable:
         folder = f"{self.uri}/{OWN_FOLDER}"
         return SideTable(self.storage, self.store, folder, name, schema)
+
+    def subscription_uri(self, app_id: str) -> str:
+        """Return the URI of a subscription's record."""
+        return f"{self.uri}/{OWN_FOLDER}/subscriptions/{app_id}.json"
+
+    def subscription_records(self) -> list[str]:
+        """Return the URIs of all subscriptions' records."""
+        folder = self.subscription_uri("").rpartition("/")[0]
+        names = (info.base_name for info in self.storage.list(folder) if info.is_file)
+        return sorted(f"{folder}/{name}" for name in names if name.endswith(".json"))
 
     def prepared_uri(self, app_id: str) -> str:
         """Return the URI of a subscription's prepared transactions."""
@@ -241,6 +255,7 @@ class BlockWarehouse(Warehouse):
         super().__init__(
             warehouse.uri, warehouse.storage.fsync, node_id=warehouse.node_id, held=self._held
         )
+        self.check_lease = warehouse.check_lease
         self.entries = dict(entries)
 
     def create(

@@ -46,8 +46,10 @@ from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
 from penstock.node import doctor, guc
+from penstock.node.claims import FILE_NAME as LOCK_FILE
 from penstock.node.claims import LockFile, running_process, take_warehouse
 from penstock.node.guc import LiveParameters, Parameters, reload_told, signal_running
+from penstock.node.lease import Lease, lease_on
 from penstock.node.logical_decoding import logical_reading, plugin_finder
 from penstock.node.monitoring import Monitoring, NodeReport, node_report
 from penstock.node.reports import ask_all
@@ -112,6 +114,7 @@ class Node:
         """The publishing half, while the node runs and has a port."""
         self._monitoring: Monitoring | None = None
         self._lock: LockFile | None = None
+        self._lease: Lease | None = None
         self._catalog = Catalog.open(guc.state_url(self.folder, self.parameters))
         self._warehouse = self._make_warehouse()
         self._connections = Connections()
@@ -256,8 +259,9 @@ class Node:
         doctor.require()
         session_jars(self._warehouse_uri())
 
-    def start(self) -> None:
-        """Start the workers in the background and return.
+    def start(self, stop: threading.Event | None = None) -> None:
+        """Start the workers in the background and return. ``stop``: ends a wait for another process
+        that may run this node.
 
         Raises ConfigurationError; ObjectInUse if another process runs this node;
         NotInPrerequisiteState after ``close``.
@@ -276,6 +280,7 @@ class Node:
             self._check_spark()
             self._warehouse = self._make_warehouse()
             take_warehouse(self._catalog, self._warehouse)
+            self._take_lease(stop)
             subscriptions = self._catalog.subscriptions()
             self._warehouse.cuts.adopt([CutOwner(s.name, s.app_id) for s in subscriptions])
             indexes = KeyIndexes(self.folder / "key_index", self.parameters.key_index_size)
@@ -299,9 +304,18 @@ class Node:
                 )
                 self._monitoring.start()
                 undo.callback(self._monitoring.stop)
+            if self._lease is not None:
+                self._running.check_lease = self._lease.check_not_lost
             self._running.start()
             undo.pop_all()
         log.info("node %s has started", self.folder)
+
+    def _take_lease(self, stop: threading.Event | None) -> None:
+        lease = lease_on(self._warehouse, self.folder / LOCK_FILE)
+        if lease is not None:
+            lease.take(stop)
+            self._warehouse.check_lease = lease.check
+        self._lease = lease
 
     def _reload_conf(self) -> None:
         if self._running is None:
@@ -311,6 +325,9 @@ class Node:
 
     def _forget_running(self) -> None:
         self.serving = self._running = self._monitoring = None
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
         self._catalog.node_lock.release()
         if self._lock is not None:
             self._lock.release()

@@ -140,6 +140,8 @@ class RunningNode:
         ``indexes``."""
         self.ended: Callable[[], None] = lambda: None
         """Called when an error ends the launcher: another process may run the node now."""
+        self.check_lease: Callable[[], None] = lambda: None
+        """Raises ObjectInUse once another process has taken the warehouse."""
         self._live = parameters
         self._spark = spark
         self._warehouse = warehouse
@@ -219,6 +221,7 @@ class RunningNode:
 
     def _look(self, before: tuple[int, float] | None) -> tuple[int, float]:
         """Bring the workers in step with the catalog, when it has changed and at intervals."""
+        self.check_lease()
         now, at = self._catalog.generation(), time.monotonic()
         recent = before is not None and now == before[0] and at - before[1] < _STEP_INTERVAL
         if before is not None and recent and not self._launcher.has_work:
