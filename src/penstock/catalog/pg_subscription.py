@@ -397,10 +397,11 @@ class PgSubscription(TableAccess):
         publications: Sequence[str],
         slot_name: str | None,
         enabled: bool = True,
+        app_id: str | None = None,
         **options: Any,
     ) -> Subscription:
-        """Insert a subscription. ``options``: further fields of ``Subscription``. Raises
-        DuplicateObject (42710)."""
+        """Insert a subscription. ``app_id``: of one that is made again; None: a new one.
+        ``options``: further fields of ``Subscription``. Raises DuplicateObject (42710)."""
         if self.find(name) is not None:
             raise DuplicateObject(f'subscription "{name}" already exists')
         subscription = Subscription(
@@ -410,7 +411,7 @@ class PgSubscription(TableAccess):
             conninfo=conninfo,
             slot_name=slot_name,
             publications=tuple(publications),
-            app_id=f"{_APP_ID_PREFIX}{uuid.uuid4()}",
+            app_id=app_id or f"{_APP_ID_PREFIX}{uuid.uuid4()}",
             **options,
         )
         _TABLE.insert(self.connection, subscription)

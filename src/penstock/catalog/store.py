@@ -397,6 +397,20 @@ class Store:
         return version
 
 
+def has_node(url: str) -> bool:
+    """Return whether a state store holds a node. Raises ConfigurationError, StorageError."""
+    parsed = parse_url(url)
+    path = sqlite_path(parsed)
+    if path is not None and not path.is_file():
+        return False
+    engine = open_engine(parsed, durable=True)
+    try:
+        with transaction(engine, write=False) as connection:
+            return _is_initialized(connection)
+    finally:
+        engine.dispose()
+
+
 def _is_initialized(connection: Connection) -> bool:
     with map_errors():
         return inspect(connection).has_table("penstock_control")
@@ -404,5 +418,7 @@ def _is_initialized(connection: Connection) -> bool:
 
 def _no_node() -> ConfigurationError:
     return ConfigurationError(
-        "the state store holds no node", hint="Make the node first: penstock init DIR"
+        "the state store holds no node",
+        hint="Make the node first: penstock init DIR. If its state is lost: penstock init "
+        "--recover DIR",
     )

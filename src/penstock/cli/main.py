@@ -20,8 +20,11 @@ from rich.table import Table
 
 from penstock.cli import NodeDir, run, status, verify
 from penstock.errors import ConfigurationError, PenstockError, SparkLost
+from penstock.identifiers import simple_quote_literal
 from penstock.node import Node
 from penstock.node import doctor as checks
+from penstock.node import recovery
+from penstock.sql.text.quoting import quote_identifier
 
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 _SPARK_LOST: Final = 7
@@ -92,8 +95,15 @@ def init(
             " the node)."
         ),
     ] = "",
+    recover: Annotated[
+        bool,
+        typer.Option("--recover", help="Make a lost state, or a lost penstock.toml, again."),
+    ] = False,
 ) -> None:
     """Make a node: a folder with its parameters (penstock.toml) and its state."""
+    if recover:
+        _recover(directory, warehouse, state)
+        return
     with Node.init(directory, warehouse=warehouse or None, state=state or None) as node:
         typer.echo(f"Node created in {node.folder}; parameters: {node.folder / 'penstock.toml'}")
     typer.echo("")
@@ -102,6 +112,24 @@ def init(
         f"  penstock sql -D {directory} \"CREATE SUBSCRIPTION s CONNECTION '...' PUBLICATION p\""
     )
     typer.echo(f"  penstock start -D {directory}")
+
+
+def _recover(directory: Path, warehouse: str, state: str) -> None:
+    found = recovery.recover(directory.resolve(), warehouse or None, state or None)
+    if found.parameters:
+        typer.echo(f"Made again: {directory / 'penstock.toml'}, with defaults: set what was set.")
+    for subscription, tables in found.subscriptions:
+        typer.echo(f"Made again: subscription {subscription.name}, disabled; tables: {tables}")
+    for name in found.unknown:
+        typer.echo(f"Not made again: subscription {name}, of which there is no record: CREATE it")
+    if found.subscriptions:
+        typer.echo("")
+        typer.echo("Next, for each, with the password if its connection needs one:")
+    for subscription, _ in found.subscriptions:
+        name = quote_identifier(subscription.name)
+        conninfo = simple_quote_literal(subscription.conninfo)
+        typer.echo(f"  ALTER SUBSCRIPTION {name} CONNECTION {conninfo};")
+        typer.echo(f"  ALTER SUBSCRIPTION {name} ENABLE;")
 
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}

@@ -1524,6 +1524,8 @@ def drop_subscription(
         transaction.prepared_xacts.delete_all(subscription.oid)
     if scope.warehouse is not None:
         storage, prepared = scope.warehouse.storage, scope.warehouse.prepared_uri
+        record = scope.warehouse.subscription_uri(subscription.app_id)
+        scope.after_commit(partial(storage.remove, record))
         scope.after_commit(partial(storage.discard_folder, prepared(subscription.app_id)))
     return CommandResult(_TAG, tuple(notices))
 

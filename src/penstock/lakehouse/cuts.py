@@ -113,6 +113,12 @@ class Cuts:
         state = load(self._storage, self.uri)
         return () if state is None else all_cuts(of_owner(self._all_rows(state), owner))
 
+    def names(self) -> set[str]:
+        """Return the names of the subscriptions that have cuts."""
+        state = load(self._storage, self.uri)
+        found = [] if state is None else self._all_rows(state)["subscription"].to_pylist()
+        return set(found)
+
     def as_of(self, owner: CutOwner, wanted: Lsn | datetime) -> Cut | None:
         """Return the newest cut at or before an LSN, or the newest whose last transaction had
         committed by a time; None if there is none, or it was pruned."""

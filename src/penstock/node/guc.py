@@ -336,7 +336,8 @@ def load(folder: Path) -> Parameters:
         raise ConfigurationError(
             f'"{folder}" is not a Penstock node',
             detail=f'There is no file "{path}".',
-            hint=f"Make one with: penstock init {folder}",
+            hint=f"Make one with: penstock init {folder}. If only the file is lost: penstock init "
+            f"--recover {folder}",
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f'could not read "{path}": {error}') from error
@@ -451,6 +452,12 @@ def _in_file(error: InvalidParameterValue, path: Path, hint: str | None) -> Conf
 def state_url(folder: Path, parameters: Parameters) -> str:
     """Return the URL of the state store of a node in ``folder``."""
     return parameters.state or f"sqlite:///{folder / 'state.db'}"
+
+
+def warehouse_uri(folder: Path, parameters: Parameters) -> str:
+    """Return the URI or the path of the warehouse of a node in ``folder``."""
+    uri = parameters.warehouse
+    return uri if ":" in uri else str(folder / uri)
 
 
 # The present parameters, and reloading them (guc-file.l, ProcessConfigFile). A file with a mistake

@@ -131,7 +131,8 @@ class Node:
         if file.exists():
             raise DuplicateObject(
                 f'"{folder}" is a Penstock node already',
-                hint=f"Start it with: penstock start -D {folder}",
+                hint=f"Start it with: penstock start -D {folder}. If its state is lost: penstock "
+                f"init --recover {folder}",
             )
         folder.mkdir(parents=True, exist_ok=True)
         text = guc.default_text()
@@ -159,8 +160,7 @@ class Node:
         (self._live if self.serving is None else self.serving).reload()
 
     def _warehouse_uri(self) -> str:
-        uri = self.parameters.warehouse
-        return uri if ":" in uri else str(self.folder / uri)
+        return guc.warehouse_uri(self.folder, self.parameters)
 
     def _make_warehouse(self) -> Warehouse:
         made = Warehouse(self._warehouse_uri(), fsync=self.parameters.fsync, spark=self._cluster)

@@ -39,6 +39,7 @@ from penstock.subscription.in_doubt_commits import InDoubtCommits
 from penstock.subscription.origin import AdvancedOrigin
 from penstock.subscription.parking import Parking
 from penstock.subscription.prepared import TwoPhaseOptions
+from penstock.subscription.record import keep_record
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import ApplyStream, BinaryStream, NotInBinary, StreamOptions
 from penstock.subscription.tablesync import NOT_COPIED, Copies, SyncOptions
@@ -280,6 +281,7 @@ class ApplyWorker:
                 return
             targets = self._open_targets(publisher, members.rels, parking, definitions)
             self._consistency.check(targets, parking.refuse)
+            self._keep_record()
             timeline.begin(publisher.connection, self._consistency.server)
             self._look_at_definitions(publisher, targets, parking)
             self._copies.start(members.sync_ids)
@@ -353,6 +355,11 @@ class ApplyWorker:
                     name,
                     alter(name),
                 )
+
+    def _keep_record(self) -> None:
+        subscription, _ = self._catalog.subscription_with_rels()
+        if subscription is not None and not subscription.dropping:
+            keep_record(self._warehouse, subscription)
 
     def _new_parking(self) -> Parking:
         catalog = self._catalog

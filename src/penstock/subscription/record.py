@@ -1,0 +1,82 @@
+"""What the warehouse keeps of a subscription, for the day on which the node's state is lost.
+
+``penstock init --recover`` makes the subscription again from this file; the cuts name its tables,
+which the first session takes up. The file has no secrets: a password in the connection string must
+be given again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Final
+
+from penstock.catalog.pg_subscription import (
+    Subscription,
+    SubscriptionOptions,
+    TwoPhaseState,
+    read_choice,
+)
+from penstock.catalog.publisher_identity import PublisherIdentity, PublisherUpgrade
+from penstock.errors import ConfigurationError
+from penstock.lakehouse.warehouse import Warehouse
+from penstock.lsn import Lsn
+from penstock.walreceiver.conninfo import ConnInfo
+
+_OPTIONS: Final = tuple(option.name for option in dataclasses.fields(SubscriptionOptions))
+_HISTORY: Final = "history"
+
+
+def keep_record(warehouse: Warehouse, subscription: Subscription) -> None:
+    """Write a subscription's record if it has changed. Raises StorageError."""
+    uri, storage = warehouse.subscription_uri(subscription.app_id), warehouse.storage
+    content = record_of(subscription)
+    if storage.read_if_there(uri) != content:
+        storage.create_folder(uri.rpartition("/")[0])
+        storage.write(uri, content)
+
+
+def record_of(subscription: Subscription) -> bytes:
+    """Return the content of a subscription's record."""
+    options = {name: getattr(subscription, name) for name in _OPTIONS}
+    publisher, upgraded = subscription.publisher, subscription.upgraded
+    record = {
+        "name": subscription.name,
+        "app_id": subscription.app_id,
+        "conninfo": str(ConnInfo(subscription.conninfo)),
+        "slot_name": subscription.slot_name,
+        "publications": subscription.publications,
+        "two_phase_state": subscription.two_phase_state.value,
+        "publisher": None if publisher is None else dataclasses.asdict(publisher),
+        "upgraded": None if upgraded is None else [str(upgraded.lsn), upgraded.xid],
+        "options": options | {_HISTORY: str(subscription.history)},
+    }
+    return f"{json.dumps(record, indent=1)}\n".encode()
+
+
+def read_record(uri: str, content: bytes) -> dict[str, Any]:
+    """Return the arguments of ``PgSubscription.create``. Raises ConfigurationError for a file that
+    is damaged, or of a newer Penstock."""
+    try:
+        record: dict[str, Any] = json.loads(content)
+        options, publisher, upgraded = (
+            record.pop(name) for name in ("options", "publisher", "upgraded")
+        )
+        if unknown := options.keys() - set(_OPTIONS):
+            raise ConfigurationError(
+                f'the record "{uri}" has options that this Penstock does not know: '
+                f"{', '.join(sorted(unknown))}",
+                hint="Install the version of Penstock that has written it, or a newer one.",
+            )
+        options[_HISTORY] = read_choice(_HISTORY, options[_HISTORY])
+        record["two_phase_state"] = TwoPhaseState(record["two_phase_state"])
+        record["publisher"] = None if publisher is None else PublisherIdentity(**publisher)
+        record["upgraded"] = (
+            None if upgraded is None else PublisherUpgrade(Lsn.parse(upgraded[0]), upgraded[1])
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f'the record "{uri}" cannot be read: {error}',
+            hint="Remove it, and subscribe again: its tables and cuts are not affected.",
+        ) from None
+    return {**record, **options}
