@@ -1,4 +1,4 @@
-"""The node's state is put back to an older copy, from before a table has joined or left the cuts."""
+"""The node's state is put back to an older copy: a table has joined or left the cuts since."""
 
 from __future__ import annotations
 

@@ -105,9 +105,7 @@ def test_a_lost_state_store(node: LocalNode, database: Database, spark: Any) -> 
     assert options == ((True, True),)
 
 
-def test_a_lost_folder(
-    node: LocalNode, database: Database, spark: Any, tmp_path: Path
-) -> None:
+def test_a_lost_folder(node: LocalNode, database: Database, spark: Any, tmp_path: Path) -> None:
     changes(node, database)
     text = (node.folder / "penstock.toml").read_text("utf-8")
     _, command = documented("A lost state store")
@@ -151,9 +149,7 @@ def test_options_come_back(
     assert sorted(row[0] for row in node.rows(history_of(("public", "u"))[1])) == [1, 2]
 
 
-def test_what_is_refused(
-    node: LocalNode, database: Database, spark: Any, tmp_path: Path
-) -> None:
+def test_what_is_refused(node: LocalNode, database: Database, spark: Any, tmp_path: Path) -> None:
     with pytest.raises(ObjectInUse):  # the node runs
         recover(node.folder, None, None)
     with pytest.raises(ObjectInUse, match="is in use by another node"):
@@ -193,9 +189,7 @@ def test_a_crash_in_between(
     follows(node, database, spark)
 
 
-def test_a_slot_that_is_lost_too(
-    node: LocalNode, database: Database, spark: Any
-) -> None:
+def test_a_slot_that_is_lost_too(node: LocalNode, database: Database, spark: Any) -> None:
     """It says what to do."""
     changes(node, database)
     loses_state(node)

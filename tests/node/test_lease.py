@@ -15,9 +15,8 @@ from typing import Final
 import pytest
 
 from penstock.embedded import wait_until
-from penstock.errors import ObjectInUse, StorageError
+from penstock.errors import CommitConflict, ObjectInUse, StorageError
 from penstock.lakehouse.log import entry_uri, list_log
-from penstock.lakehouse.log_store import CommitConflict
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node import lease

@@ -21,9 +21,8 @@ from rich.table import Table
 from penstock.cli import NodeDir, run, status, verify
 from penstock.errors import ConfigurationError, PenstockError, SparkLost
 from penstock.identifiers import simple_quote_literal
-from penstock.node import Node
+from penstock.node import Node, recovery
 from penstock.node import doctor as checks
-from penstock.node import recovery
 from penstock.sql.text.quoting import quote_identifier
 
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")

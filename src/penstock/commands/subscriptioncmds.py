@@ -625,10 +625,12 @@ def _filled(
     """Return the ids of the Delta tables that the subscription has filled, although they are not
     its tables: an older copy of the node's state was put back, and may not know that they were."""
     known = {rel.table_name for rel in catalog.relations(subscription.oid)}
-    found = {}
-    for name in () if scope.warehouse is None else set(tables) - known:
+    found: dict[TableName, str] = {}
+    if (warehouse := scope.warehouse) is None:
+        return found
+    for name in set(tables) - known:
         with suppress(PenstockError):  # the copy finds what is wrong with the table
-            table = scope.warehouse.open(*name, vectors=False)
+            table = warehouse.open(*name, vectors=False)
             if table is not None and subscription.app_id in table.app_ids:
                 found[name] = table.id
     return found

@@ -69,9 +69,7 @@ class Warehouse:
     @cached_property
     def store(self) -> LogStore:
         """The log store of the warehouse."""
-        return GuardedLogStore(
-            log_store(self.storage, self._spark), lambda: self.check_lease()
-        )
+        return GuardedLogStore(log_store(self.storage, self._spark), lambda: self.check_lease())
 
     def log_of(self, uri: str) -> TableLog:
         """Return the log of a table, to commit to it."""
