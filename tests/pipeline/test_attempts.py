@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -50,5 +51,16 @@ def test_a_file_that_was_cut_short_is_found(tmp_path: Path) -> None:
     path = tmp_path / "messages"
     path.write_bytes(b"12345")
     with pytest.raises(StorageError, match="5 bytes, 8 were written") as found:
-        _read(_Stored(0, Operation.INSERT, 1, str(path), 2, 6))
+        _read(_Stored(0, Operation.INSERT, 1, str(path), 2, 6, 0))
     assert found.value.sqlstate == "XX001"
+
+
+def test_a_file_with_another_byte_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "messages"
+    path.write_bytes(b"12345")
+    stored = _Stored(0, Operation.INSERT, 1, str(path), 2, 3, zlib.crc32(b"345"))
+    assert _read(stored).data == b"345"
+    path.write_bytes(b"12344")
+    with pytest.raises(StorageError, match="checksum") as found:
+        _read(stored)
+    assert found.value.sqlstate == "XX001" and str(path) in found.value.message

@@ -158,6 +158,10 @@ class Catalog:
             store.close()
             raise
 
+    def check(self) -> None:
+        """Check a SQLite file's structure. Raises StorageError (XX001)."""
+        self._store.check()
+
     def upgrade(self) -> Path | None:
         """Bring the schema up to date, as the process that runs the node. Return the copy of a
         SQLite file as it was; None if nothing was done, or there is no such file."""

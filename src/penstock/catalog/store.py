@@ -59,7 +59,12 @@ _PRIMARY_CODE: Final = 0xFF
 """The mask of the primary code in SQLite's result codes; the other bits only refine it."""
 _LOCKED: Final = "55P03"
 _DISK_FULL: Final = "53100"
+_DATA_CORRUPTED: Final = "XX001"
 _UNLOCK: Final = "Another process keeps it locked; end that process."
+_DAMAGED: Final = (
+    "Put a backup back. Or remove the files state.db*, and make the state again from the warehouse: "
+    "penstock init --recover DIR"
+)
 
 _BEGIN: Final = "penstock_begin"
 _WRITABLE: Final = "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE"
@@ -223,6 +228,8 @@ def _of_sqlite(error: sqlite3.Error) -> tuple[str | None, str]:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return _LOCKED, _UNLOCK
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _DATA_CORRUPTED, _DAMAGED
     if code == sqlite3.SQLITE_FULL:
         return (
             _DISK_FULL,
@@ -339,6 +346,21 @@ class Store:
             else:
                 pg_control.lock_writers(connection)
             yield connection
+
+    def check(self) -> None:
+        """Check a SQLite file's structure, as the process that runs the node. Raises
+        StorageError (XX001)."""
+        self.check_open()
+        if self._path is None:
+            return
+        with transaction(self.engine, write=False) as connection:
+            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+        if found != "ok":
+            raise StorageError(
+                f'the node\'s state store "{self._path}" is damaged: {found}',
+                hint=_DAMAGED,
+                sqlstate=_DATA_CORRUPTED,
+            )
 
     def upgrade(self) -> Path | None:
         """Bring the schema up to date, for the process that runs the node: an older Penstock

@@ -75,6 +75,7 @@ def open_parquet(table_uri: str, path: str) -> Iterator[pq.ParquetFile]:
                 metadata=metadata,
                 buffer_size=_BUFFER if large else 0,
                 pre_buffer=not large,
+                page_checksum_verification=True,  # our own files have checksums, others' may
                 # Spark's INT96 has years that do not fit into 64 bits of nanoseconds
                 coerce_int96_timestamp_unit="us",
             ) as parquet:
@@ -246,6 +247,7 @@ class _OpenFile:
                 use_dictionary=self.dictionaries,
                 store_decimal_as_integer=True,
                 write_statistics=_columns_with_statistics(self.schema) or False,
+                write_page_checksum=True,
             )
 
     def write(self, rows: pa.Table) -> int:

@@ -60,6 +60,12 @@ _DENIED_HINT: Final = (
     "Set credentials in the environment of this command (AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, or AZURE_STORAGE_KEY) that may read, write, list and delete there."
 )
+_DAMAGED: Final = re.compile(
+    "CRC checksum verification failed|[Cc]orrupt|deserialize thrift|magic (bytes|number)|"
+    "Invalid flatbuffers"
+)
+"""The words of Parquet's and Arrow's readers for a file whose bytes are not those written."""
+_DAMAGED_HINT: Final = "The file is damaged: put it back from a copy."
 _DELETIONS: Final = 10
 
 
@@ -309,9 +315,9 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         number = getattr(error, "errno", None)
-        damaged = isinstance(error, pa.ArrowInvalid)
+        damaged = isinstance(error, pa.ArrowInvalid) or _DAMAGED.search(str(error)) is not None
         sqlstate = _SQLSTATE.get(number or 0, "XX001" if damaged else "58030")
-        hint = _HINT.get(sqlstate)
+        hint = _DAMAGED_HINT if sqlstate == "XX001" else _HINT.get(sqlstate)
         if not number and (isinstance(error, PermissionError) or _DENIED.search(str(error))):
             sqlstate, hint = "42501", _DENIED_HINT
         told = _message(error)

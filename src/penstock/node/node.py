@@ -274,6 +274,7 @@ class Node:
         with contextlib.ExitStack() as undo:
             undo.callback(self._forget_running)
             self._catalog.node_lock.take()
+            self._catalog.check()
             before = self._catalog.upgrade()
             if before is not None:
                 log.info("the state store has been upgraded; a copy from before is %s", before)

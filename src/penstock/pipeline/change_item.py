@@ -16,7 +16,8 @@ import pyarrow as pa
 from penstock.errors import PenstockError, StorageError
 from penstock.identifiers import quoted
 from penstock.lakehouse.row_pairs import PairFile
-from penstock.lakehouse.storage import resolve, storage_errors
+from penstock.lakehouse.storage import is_local, resolve, storage_errors
+from penstock.pipeline.payload import check_local
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation
 from penstock.relation import Relation, ReplicaIdentity
@@ -48,10 +49,12 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows in the staging area: record batches ``runs`` (numbers) of a file of ``size`` bytes."""
+    """Rows in the staging area: record batches ``runs`` (numbers) of a file of ``size`` bytes with
+    the checksum ``sum``."""
 
     uri: str
     size: int
+    sum: int
     runs: tuple[int, ...]
 
 
@@ -98,6 +101,8 @@ def needed_columns(item: ChangeItem) -> tuple[ScanColumn, ...]:
 def read_stored(rows: StoredRows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows that a share has in one file. Raises StorageError."""
     with storage_errors("read file", rows.uri):
+        if is_local(rows.uri):  # an object store checks what it reads itself
+            check_local(rows.uri, rows.sum)
         filesystem, path = resolve(rows.uri)
         with filesystem.open_input_file(path) as source:
             if source.size() != rows.size:

@@ -1,22 +1,26 @@
 """Arrow data that the driver passes to tasks.
 
 Small Arrow tables are sent inside the task itself. Larger ones are Arrow IPC files in the
-warehouse's staging area, which local tasks map into memory. The files are removed after the job, or
-after a crash when a node starts (``remove_leftovers``).
+warehouse's staging area, which local tasks map into memory. Arrow's files have no checksum, so the
+payload has one, which each process checks once. The files are removed after the job, or after a
+crash when a node starts (``remove_leftovers``).
 """
 
 from __future__ import annotations
 
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
 from pyarrow import fs
 
+from penstock.errors import StorageError
 from penstock.lakehouse.storage import (
     Storage,
     is_local,
@@ -33,10 +37,11 @@ _STAGING: Final = "_penstock/staging"
 
 @dataclass(frozen=True)
 class Payload:
-    """One Arrow table for tasks: its IPC stream, or the URI of its IPC file."""
+    """One Arrow table for tasks: its IPC stream, or the URI of its IPC file, with the checksum."""
 
     stream: bytes | None = field(default=None, repr=False)
     uri: str | None = None
+    sum: int = 0
 
     def table(self) -> pa.Table:
         """Return the table. Of a local file only the parts in use are read. Raises StorageError."""
@@ -45,10 +50,60 @@ class Payload:
         uri = self.uri or ""
         with storage_call("read file", uri):
             if is_local(uri):
+                check_local(uri, self.sum)
                 return pa.ipc.open_file(pa.memory_map(local_path(uri))).read_all()
             filesystem, path = resolve(uri)
             with filesystem.open_input_file(path) as source:
-                return pa.ipc.open_file(source).read_all()
+                content = source.read_buffer()
+            _check(uri, content, self.sum)
+            return pa.ipc.open_file(content).read_all()
+
+
+class SummedFile:
+    """A file for Arrow's writers that keeps the checksum (CRC-32) of what is written."""
+
+    closed = False
+
+    def __init__(self, target: pa.NativeFile) -> None:
+        self._target = target
+        self.sum = 0
+
+    def write(self, data: bytes) -> None:
+        """Write to the target."""
+        self.sum = zlib.crc32(data, self.sum)
+        self._target.write(data)
+
+    def tell(self) -> int:
+        """Return the number of bytes written."""
+        return int(self._target.tell())
+
+    def flush(self) -> None:
+        """Flush the target."""
+        self._target.flush()
+
+    def close(self) -> None:
+        """Leave the target open: its opener closes it."""
+
+
+@lru_cache(maxsize=64)
+def check_local(uri: str, sum_: int) -> None:
+    """Check a local file, once in each process. Raises StorageError (XX001)."""
+    with pa.memory_map(local_path(uri)) as source:
+        _check(uri, source.read_buffer(), sum_)
+
+
+def _check(uri: str, content: pa.Buffer, sum_: int) -> None:
+    if zlib.crc32(content) != sum_:
+        raise damaged(uri)
+
+
+def damaged(uri: str) -> StorageError:
+    """Return the error for a file of the staging area."""
+    return StorageError(
+        f'could not read file "{uri}": its checksum is wrong',
+        hint="The file was damaged after it was written; the work is tried again.",
+        sqlstate="XX001",
+    )
 
 
 class Payloads:
@@ -72,12 +127,11 @@ class Payloads:
         self._uris.append(uri)
         with storage_call("write file", uri):
             filesystem, path = resolve(uri)
-            with (
-                filesystem.open_output_stream(path) as file,
-                pa.ipc.new_file(file, table.schema) as writer,
-            ):
-                writer.write_table(table)
-        return Payload(uri=uri)
+            with filesystem.open_output_stream(path) as target:
+                file = SummedFile(target)
+                with pa.ipc.new_file(file, table.schema) as writer:
+                    writer.write_table(table)
+        return Payload(uri=uri, sum=file.sum)
 
     def clear(self) -> None:
         """Remove the files."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -54,6 +55,7 @@ from penstock.pipeline.change_item import (
 from penstock.pipeline.columns import signs
 from penstock.pipeline.duck import connection, out_of_memory, query_error, read_from, read_into
 from penstock.pipeline.job import FOR_A_CLIENT, HERE_BYTES, pack, run_job
+from penstock.pipeline.payload import SummedFile, damaged
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.tasks import Failed
 from penstock.publication.members import Operation
@@ -94,6 +96,7 @@ class _Stored:
     uri: str
     start: int
     size: int
+    sum: int
 
 
 @dataclass(frozen=True)
@@ -265,7 +268,8 @@ def _stored(
             while following is not None:
                 operation, changes, data = following
                 target.write(data)
-                yield _Stored(work, operation, changes, uri, start, len(data))
+                where = (uri, start, len(data), zlib.crc32(data))
+                yield _Stored(work, operation, changes, *where)
                 start += len(data)
                 following = next(rest, None)
 
@@ -282,6 +286,8 @@ def _read(stored: _Stored) -> EncodedChanges:
             f"{stored.start + stored.size} were written",
             sqlstate="XX001",
         )
+    if zlib.crc32(data) != stored.sum:
+        raise damaged(stored.uri)
     return EncodedChanges(stored.work, stored.operation, stored.changes, data)
 
 
@@ -332,6 +338,7 @@ class Divided:
     side: Side
     uri: str
     size: int
+    sum: int
     runs: tuple[tuple[int, int, int], ...]
 
 
@@ -392,7 +399,7 @@ def shares(item: ChangeItem, divided: Sequence[Divided], share_bytes: int) -> li
         for bucket, run, _ in part.runs:
             runs.setdefault(share_of[bucket], []).append(run)
         for number, mine in runs.items():
-            rows = StoredRows(part.uri, part.size, tuple(mine))
+            rows = StoredRows(part.uri, part.size, part.sum, tuple(mine))
             found[number].setdefault(part.side, []).append(rows)
     # All shares need the same columns, though some may have no added rows.
     table = replace(item.table, columns=needed_columns(item))
@@ -421,13 +428,14 @@ def _divide(work: DivideItem) -> Divided:
         filesystem, path = resolve(uri)
         with filesystem.open_output_stream(path) as target:
             options = pa.ipc.IpcWriteOptions(compression="lz4")
-            with pa.ipc.new_file(target, schema, options=options) as writer:
+            file = SummedFile(target)
+            with pa.ipc.new_file(file, schema, options=options) as writer:
                 for held in _tables_of(_batches(work, told=told)):
                     for bucket, rows in _by_bucket(held, work, told=told):
                         runs.append((bucket, len(runs), rows.nbytes))
                         writer.write_batch(rows)
             size = target.tell()
-    return Divided(work.side, uri, size, tuple(runs))
+    return Divided(work.side, uri, size, file.sum, tuple(runs))
 
 
 def _batches(work: DivideItem, *, told: bool) -> Iterator[pa.RecordBatch]:
