@@ -480,6 +480,8 @@ class NameFunctions:
         }
         self._coming = coming_tables(snapshot)
         self._relations |= {oid: (_CATALOG, name) for name, oid in CATALOG_OIDS.items()}
+        self._oids = {names: oid for oid, names in reversed(self._relations.items())}
+        self._type_names = {(each.schema, each.name) for each in self._enums.values()}
 
     def _table(self, oid: int) -> CatalogTable | None:
         return self._snapshot.table_by_oid.get(oid)
@@ -498,7 +500,7 @@ class NameFunctions:
         for first in self._path():
             if first == schema:
                 return True
-            if (first, name) in self._relations.values():
+            if (first, name) in self._oids:
                 return False
         return False
 
@@ -524,10 +526,13 @@ class NameFunctions:
     def _is_visible_type(self, enum: EnumType) -> bool:
         """Tell whether the type's schema is in the path, and no schema before it has a type of the
         name."""
-        taken = {(each.schema, each.name) for each in self._enums.values()}
-        taken |= {(_CATALOG, row.name) for row in types().values()}
-        found = next((s for s in self._path() if (s, enum.name) in taken), None)
+        found = next((s for s in self._path() if self._has_type(s, enum.name)), None)
         return found == enum.schema
+
+    def _has_type(self, schema: str, name: str) -> bool:
+        if schema == _CATALOG:
+            return name in types_by_name()
+        return (schema, name) in self._type_names
 
     def _own_type(self, text: str) -> int | None:
         """Return the oid of a type of the node's own by its name, arrays with ``[]``; None if
@@ -573,11 +578,8 @@ class NameFunctions:
             return 0
         parts = split_qualified(text)
         schemas = [parts[-2]] if len(parts) > 1 else self._path()
-        for schema in schemas:
-            for oid, names in self._relations.items():
-                if names == (schema, parts[-1]):
-                    return oid
-        return None
+        found = (self._oids.get((schema, parts[-1])) for schema in schemas)
+        return next((oid for oid in found if oid is not None), None)
 
     def to_regclass(self, text: str) -> int | None:
         return self._class_oid(text)
