@@ -15,9 +15,11 @@ from docs.blocks import blocks
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from end_to_end.test_older_state import copies
+from end_to_end.test_state_store import state_url
 from fix_postgres import Database
 from penstock import Node
 from penstock.cli.main import app
+from penstock.embedded import EmbeddedPostgres
 from penstock.errors import ConfigurationError, DuplicateObject, ObjectInUse, PenstockError
 from penstock.lakehouse.history_table import history_of
 from penstock.lakehouse.warehouse import Warehouse
@@ -103,6 +105,30 @@ def test_a_lost_state_store(node: LocalNode, database: Database, spark: Any) -> 
     assert after.rows == before.rows
     options = node.node.sql("SELECT subbinary, subdisableonerr FROM pg_subscription").rows
     assert options == ((True, True),)
+
+
+def test_a_lost_database(
+    local_node: Callable[..., LocalNode],
+    database: Database,
+    postgres: EmbeddedPostgres,
+    spark: Any,
+) -> None:
+    """The state store is in a PostgreSQL."""
+    database.execute(_SETUP)
+    database.execute("CREATE DATABASE lost_state")
+    try:
+        node = local_node(state=state_url(postgres, "lost_state"))
+        node.subscribe("s", database, "p")
+        node.caught_up("s", database)
+        changes(node, database)
+        database.execute("DROP DATABASE lost_state WITH (FORCE)")
+        database.execute("CREATE DATABASE lost_state")
+        command, *_ = documented("A lost state store")
+        enables(run(command, node.folder), node, spark)
+        follows(node, database, spark)
+        node.node.close()
+    finally:
+        database.execute("DROP DATABASE lost_state WITH (FORCE)")
 
 
 def test_a_lost_folder(node: LocalNode, database: Database, spark: Any, tmp_path: Path) -> None:

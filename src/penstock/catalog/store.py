@@ -62,8 +62,8 @@ _DISK_FULL: Final = "53100"
 _DATA_CORRUPTED: Final = "XX001"
 _UNLOCK: Final = "Another process keeps it locked; end that process."
 _DAMAGED: Final = (
-    "Put a backup back. Or remove the files state.db*, and make the state again from the warehouse: "
-    "penstock init --recover DIR"
+    "Put a backup back. Or remove the files state.db*, and make the state again from the "
+    "warehouse: penstock init --recover DIR"
 )
 
 _BEGIN: Final = "penstock_begin"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from copy import copy
 from dataclasses import asdict, dataclass, replace
@@ -76,6 +77,8 @@ class _Columns:
 
 _Key = tuple[str, int, EntryMark | None]
 _NONE: Final = _Columns(TupleDesc())
+_REQUESTS: Final = 32
+"""Requests to an object store at once."""
 
 
 class TableColumns:
@@ -94,6 +97,14 @@ class TableColumns:
         with self._lock:
             own._known = dict(self._known)
         return own
+
+    def all(self, tables: Iterable[LakeTable]) -> tuple[CatalogTable, ...]:
+        """Return tables as ``of`` does. Each needs two requests to the store, so those to an object
+        store run side by side."""
+        if self._warehouse.storage.is_local:
+            return tuple(map(self.of, tables))
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            return tuple(pool.map(self.of, tables))
 
     def of(self, table: LakeTable) -> CatalogTable:
         """Return the table with its columns. An error of this table alone is not raised."""
@@ -581,7 +592,7 @@ class NodeCatalogs:
         states = self._shared.slots.all()
         with self._catalog.read() as t:
             publications = t.publications
-            tables = tuple(self._columns.of(table) for table in t.tables.all())
+            tables = self._columns.all(t.tables.all())
             roles = t.roles.all()
             subscriptions = t.subscriptions.all()
             sessions = self._shared.sessions.all()
