@@ -37,6 +37,7 @@ REASONS = {
     "node.monitoring": "the HTTP server",
     "node.node": FACE,
     "node.running": "the threads of a node that runs",
+    "node.recovery": "a node whose state is lost: no running node needs it",
     "node.standing_proof": "the comparison in the background",
     "pg_catalog.origin_functions": POSTGRES + "origin.c",
     "pg_catalog.slot_functions": POSTGRES + "slotfuncs.c",
