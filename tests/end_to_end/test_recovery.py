@@ -176,6 +176,34 @@ def test_options_come_back(
     assert operations.count("delete") == 2
 
 
+def test_a_table_with_partitions_of_the_node(
+    local_node: Callable[..., LocalNode], database: Database, spark: Any
+) -> None:
+    """The new state lacks them: the table is no plain one, until it is copied again."""
+    database.execute(_SETUP)
+    node = local_node()
+    node.node.sql(
+        "CREATE TABLE t (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE t_0 PARTITION OF t FOR VALUES FROM (0) TO (500);"
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (500) TO (MAXVALUE)"
+    )
+    node.subscribe("s", database, "p")
+    changes(node, database)
+    loses_state(node)
+    enables(run(f"penstock init --recover {node.folder}", node.folder), node, spark)
+    node.node = Node(node.folder, spark=spark)
+    node.node.start()
+    told = str(node.stopped("s"))
+    assert 'table "public.t" must be copied again' in told and '"public.t_1"' in told
+    node.node.sql("ALTER SUBSCRIPTION s REFRESH PUBLICATION; ALTER SUBSCRIPTION s ENABLE")
+    node.caught_up("s", database)
+    database.execute("UPDATE t SET v = 'after' WHERE id = 1")
+    node.caught_up("s", database)
+    with database.connect() as connection:
+        wanted = publisher_rows(connection, "public.t")
+    assert not (lack := difference("t", wanted, node.rows("t"))), str(lack)
+
+
 def test_what_is_refused(node: LocalNode, database: Database, spark: Any, tmp_path: Path) -> None:
     with pytest.raises(ObjectInUse):  # the node runs
         recover(node.folder, None, None)

@@ -95,6 +95,7 @@ class World:
             record_conflict=self.catalog.record_conflict,
             member=self.catalog.member,
             partition_tree=self.catalog.partition_tree,
+            table_uris=self.catalog.table_uris,
             enum_types=self.catalog.enum_types,
             next_values=self.catalog.next_values,
             restart_sequences=self.catalog.restart_sequences,

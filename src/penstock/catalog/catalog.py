@@ -277,6 +277,11 @@ class Catalog:
                 return ()
             return transaction.tables.family(root)
 
+    def table_uris(self) -> frozenset[str]:
+        """Return the URIs of all Delta tables of the node."""
+        with self.read() as transaction:
+            return frozenset(t.uri for t in transaction.tables.all() if t.uri is not None)
+
     def enum_types(self) -> tuple[EnumType, ...]:
         """Return the node's enum types."""
         with self.read() as transaction:

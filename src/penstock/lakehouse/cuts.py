@@ -379,6 +379,7 @@ SCHEMA: Final = pa.schema(
         ("subscription_id", pa.string()),
         ("table_id", pa.string()),
         ("relid", pa.int64()),
+        ("partition", pa.bool_()),
     ]
 )
 """The columns of the cuts table. Tables of older versions lack the last ones, and get them with
@@ -400,14 +401,15 @@ class CutTable:
     """A table of a cut: its URI, and the Delta version to read.
 
     ``id``: the Delta table's id (metaData.id); None in cuts of older versions. ``relid``: the OID
-    of the publisher's relation; None for partitions and histories, which have none there, and in
-    cuts of older versions.
+    of the publisher's relation; None for histories, and in cuts of older versions. ``partition``:
+    it is a partition, made on the node, of the table that ``relid`` fills.
     """
 
     uri: str
     version: int
     id: str | None = None
     relid: int | None = None
+    partition: bool = False
 
 
 @dataclass(frozen=True)
@@ -430,11 +432,11 @@ def rows_of(
 ) -> pa.Table:
     """Return the rows of a cut; one row without a table if no table is ready yet."""
     named: list[tuple[str | int | None, ...]] = [
-        (*name, t.uri, t.version, t.id, t.relid) for name, t in tables.items()
+        (*name, t.uri, t.version, t.id, t.relid, t.partition) for name, t in tables.items()
     ]
-    cells = named or [(None,) * 6]
+    cells = named or [(None,) * 7]
     count = len(cells)
-    schemas, names, uris, versions, ids, relids = zip(*cells, strict=True)
+    schemas, names, uris, versions, ids, relids, partition = zip(*cells, strict=True)
     commit_time = pa.scalar(commit_time_us, pa.int64()).cast(TIMESTAMP)
     same = {
         "subscription": owner.name,
@@ -451,6 +453,7 @@ def rows_of(
         "version": versions,
         "table_id": ids,
         "relid": relids,
+        "partition": partition,
     }
     arrays = [
         pa.repeat(pa.scalar(same[f.name], f.type), count)
@@ -517,7 +520,11 @@ def last_cut(rows: pa.Table) -> Cut | None:
         commit_time=first["commit_time"],
         tables={
             (row["table_schema"], row["table_name"]): CutTable(
-                row["uri"], row["version"], row["table_id"], row["relid"]
+                row["uri"],
+                row["version"],
+                row["table_id"],
+                row["relid"],
+                partition=bool(row["partition"]),
             )
             for row in rows
             if row["uri"] is not None

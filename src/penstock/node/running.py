@@ -260,6 +260,7 @@ class RunningNode:
                 record_conflict=self._catalog.record_conflict,
                 member=self._catalog.member,
                 partition_tree=self._catalog.partition_tree,
+                table_uris=self._catalog.table_uris,
                 enum_types=self._catalog.enum_types,
                 next_values=self._catalog.next_values,
                 restart_sequences=self._catalog.restart_sequences,

@@ -197,7 +197,7 @@ class ConsistencyCheck:
         """Return the tables of the last cut that ``rels`` lack, or show as still to be copied.
 
         Usually they have left the subscription since. Otherwise ``rels`` are of an older copy of
-        the node's state. Partitions and histories, and cuts of older versions, have no ``relid``.
+        the node's state. Histories, and cuts of older versions, have no ``relid``.
         """
         tables = {} if self.last_cut is None else self.last_cut.tables
         waiting = {rel.table_name for rel in rels if rel.never_copied}
@@ -208,10 +208,19 @@ class ConsistencyCheck:
             name: table
             for name, table in tables.items()
             if name not in known
+            and not table.partition
             and table.id is not None
             and table.relid is not None
             and relids.get(table.relid, name) == name
         }
+
+    def partitions(self) -> dict[int, list[tuple[TableName, CutTable]]]:
+        """Return the partitions in the last cut, by the publisher's OID of the table."""
+        found: dict[int, list[tuple[TableName, CutTable]]] = {}
+        for name, table in ({} if self.last_cut is None else self.last_cut.tables).items():
+            if table.partition and table.relid is not None:
+                found.setdefault(table.relid, []).append((name, table))
+        return found
 
     def predecessors(self, name_of: Callable[[str], str | None]) -> Predecessors:
         """Return the dropped subscriptions that may have filled the tables to open. ``name_of``:

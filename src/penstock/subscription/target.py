@@ -116,8 +116,9 @@ class Target:
         return {name: self._pin(table) for name, table in tables.items()}
 
     def _pin(self, table: DeltaTable) -> CutTable:
-        relid = self.rel.relid if table is self.table else None
-        return CutTable(table.uri, table.version, table.id, relid)
+        relid = None if table is self.history else self.rel.relid
+        partition = table not in (self.table, self.history)
+        return CutTable(table.uri, table.version, table.id, relid, partition)
 
     @property
     def rows(self) -> int:

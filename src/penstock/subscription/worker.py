@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +25,7 @@ from penstock.enum_type import EnumType
 from penstock.errors import AuthenticationFailure, ConnectionFailure, PenstockError
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import CutTable
+from penstock.lakehouse.log import log_folder
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import INVALID, Lsn
 from penstock.relation import TableName, qualified
@@ -60,6 +61,10 @@ _NOT_PUBLISHED: Final = (
     "It is in the last cut, and neither the node's state, of which an older copy was put back, nor "
     "the subscription's publications ({}) have it, so its changes are not sent. Add its "
     "publication to the subscription first; else the table leaves the subscription."
+)
+_LOST_PARTITIONS: Final = (
+    "The last cut has its partitions {}, and the node's state, of which an older copy was put back "
+    "or which was made again, lacks them."
 )
 _CLOSED: Final = (*NOT_COPIED, SubscriptionRelState.PARKED)
 
@@ -271,6 +276,7 @@ class ApplyWorker:
                 return
             self._consistency.begin(publisher)
             self._take_up_unknown(publisher)
+            self._refuse_lost_partitions()
             self._copies.begin()
             parking = self._parking = self._new_parking()
             members = MembershipWatch(
@@ -355,6 +361,27 @@ class ApplyWorker:
                     name,
                     alter(name),
                 )
+
+    def _refuse_lost_partitions(self) -> None:
+        """Record a conflict for each table with partitions in the last cut that the node's state
+        lacks: their rows would not be found. Partitions may have been detached or dropped since."""
+        partitions = self._consistency.partitions()
+        uris = self._catalog.table_uris() if partitions else ()
+        for rel in self._catalog.rels() if partitions else ():
+            joined = rel.state is SubscriptionRelState.READY and rel.lsn is not None
+            if not joined or rel.conflict is not None or rel.relid not in partitions:
+                continue
+            tree = self._catalog.partition_tree(rel.table_name)
+            lost = [
+                f'"{qualified(*name)}"'
+                for name, pinned in partitions[rel.relid]
+                if not tree or (pinned.uri not in uris and self._is_there(pinned))
+            ]
+            if lost:
+                self._catalog.record_conflict(rel, _LOST_PARTITIONS.format(", ".join(lost)))
+
+    def _is_there(self, pinned: CutTable) -> bool:
+        return self._warehouse.storage.exists(log_folder(pinned.uri))
 
     def _keep_record(self) -> None:
         subscription, _ = self._catalog.subscription_with_rels()
@@ -612,6 +639,8 @@ class CatalogAccess:
     Yield a function that sets the table's state."""
     partition_tree: Callable[[TableName], tuple[LakeTable, ...]]
     """Return a partitioned table of the node and its partitions, root first; () if it has none."""
+    table_uris: Callable[[], Collection[str]]
+    """Return the URIs of all tables of the node."""
     enum_types: Callable[[], tuple[EnumType, ...]]
     """Return the enum types made on the node."""
     next_values: Callable[[TableName, str, int], Sequence[int]]
