@@ -54,14 +54,34 @@ def test_table_folders(tmp_path: Path) -> None:
         (errno.EACCES, "42501", "permission"),
         (errno.EMFILE, "53000", "ulimit"),
         (errno.EIO, "58030", None),
+        (errno.ESTALE, "58030", None),
     ],
 )
 def test_errors_as_postgresql_classes_them(number: int, sqlstate: str, hint: str | None) -> None:
     with pytest.raises(StorageError) as caught, storage_errors("write file", "/x"):
-        raise OSError(number, "ignored")
+        raise OSError(number, "Couldn't deserialize thrift, or corrupt")
     assert caught.value.sqlstate == sqlstate
     assert 'could not write file "/x": ' in caught.value.message
     assert (hint or "") in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("told", "sqlstate"),
+    [
+        ("AWS Error NETWORK_CONNECTION during GetObject for key 'lake/corrupt_orders/x'", "58030"),
+        ("no answer for bucket/lake/Malformed schema/Unexpected end of stream", "58030"),
+        ("Corrupt snappy compressed data.", "XX001"),
+        ("Couldn't deserialize thrift: No more data to read.\n", "XX001"),
+        ("could not verify page integrity, CRC checksum verification failed for page 1", "XX001"),
+        ("LZ4 decompress failed: ERROR_decompressionFailed", "XX001"),
+    ],
+)
+def test_a_damaged_file_is_told_from_one_out_of_reach(told: str, sqlstate: str) -> None:
+    """By the words of the reader: those of the file's name mean nothing."""
+    uri = "s3://bucket/lake/Malformed schema/Unexpected end of stream"
+    with pytest.raises(StorageError) as caught, storage_errors("read file", uri):
+        raise OSError(told)
+    assert caught.value.sqlstate == sqlstate
 
 
 def test_removing_what_is_gone_is_no_error(

@@ -61,10 +61,11 @@ _DENIED_HINT: Final = (
     "AWS_SECRET_ACCESS_KEY, or AZURE_STORAGE_KEY) that may read, write, list and delete there."
 )
 _DAMAGED: Final = re.compile(
-    "CRC checksum verification failed|[Cc]orrupt|deserialize thrift|magic (bytes|number)|"
-    "Invalid flatbuffers"
+    r"CRC checksum verification failed|Couldn't deserialize thrift|\(corrupt file\?\)|"
+    r"Corrupt \w+ compressed data|decompress(ion)? failed|magic bytes not found|"
+    r"flatbuffer(s message|-encoded)|Malformed (Parquet )?schema|Unexpected end of stream"
 )
-"""The words of Parquet's and Arrow's readers for a file whose bytes are not those written."""
+"""The phrases of Parquet's and Arrow's readers for a file whose bytes are not those written."""
 _DAMAGED_HINT: Final = "The file is damaged: put it back from a copy."
 _DELETIONS: Final = 10
 
@@ -315,7 +316,7 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         number = getattr(error, "errno", None)
-        damaged = isinstance(error, pa.ArrowInvalid) or _DAMAGED.search(str(error)) is not None
+        damaged = isinstance(error, pa.ArrowInvalid) or (not number and _is_damaged(error, uri))
         sqlstate = _SQLSTATE.get(number or 0, "XX001" if damaged else "58030")
         hint = _DAMAGED_HINT if sqlstate == "XX001" else _HINT.get(sqlstate)
         if not number and (isinstance(error, PermissionError) or _DENIED.search(str(error))):
@@ -326,6 +327,16 @@ def storage_errors(action: str, uri: str) -> Iterator[None]:
         raise StorageError(
             f'could not {action} "{uri}": {reason}', hint=hint, sqlstate=sqlstate
         ) from cause
+
+
+def _is_damaged(error: Exception, uri: str) -> bool:
+    """Return whether the reader's message says so, in its own words: those of a name do not."""
+    place = local_path(uri).partition("://")
+    names = (uri, place[2] or place[0], place[2].partition("/")[2])
+    text = str(error)
+    for name in filter(None, names):
+        text = text.replace(name, "")
+    return _DAMAGED.search(text) is not None
 
 
 @contextlib.contextmanager
