@@ -20,7 +20,7 @@ from penstock.lakehouse import protocol, xact
 from penstock.lakehouse.cuts import CutOwner, Cuts, CutTable
 from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.log import log_folder
-from penstock.lakehouse.log_store import LocalLogStore, SparkLogStore
+from penstock.lakehouse.log_store import LocalLogStore, SparkLogStore, Unguarded
 from penstock.lakehouse.state import load
 from penstock.lakehouse.storage import Storage, local_path, write_temporary
 from penstock.lakehouse.table import DeltaTable
@@ -174,7 +174,7 @@ def test_v2_checkpoints_are_read(tmp_path: Path, spark: SparkSession, format: st
 
 
 @dataclass(frozen=True)
-class _Outage:
+class _Outage(Unguarded):
     """A store that takes an entry; after that nobody gets an answer from the warehouse."""
 
     storage: Storage

@@ -18,7 +18,7 @@ from penstock.errors import CommitConflict, ConfigurationError, StorageError
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.files import open_parquet
 from penstock.lakehouse.log import entry_uri, list_log, read_entry
-from penstock.lakehouse.log_store import ObjectLogStore, log_store, put_if_absent
+from penstock.lakehouse.log_store import ObjectLogStore, Unguarded, log_store, put_if_absent
 from penstock.lakehouse.object_store import (
     Place,
     azure_settings,
@@ -181,7 +181,7 @@ def test_wrong_credentials_are_told(s3: ObjectStore, monkeypatch: pytest.MonkeyP
 
 
 @dataclass
-class _Unanswered:
+class _Unanswered(Unguarded):
     """A log store whose answers are lost. ``does``: it puts the entry, all the same."""
 
     store: ObjectLogStore

@@ -19,16 +19,60 @@ from faults.heavy import in_make_faults
 from fix_object_store import SECRET, ObjectStore
 from lakehouse.answering_store import Answer, answering, error, found
 from penstock.catalog import Catalog
-from penstock.errors import CommitConflict, ConfigurationError, PenstockError, StorageError
+from penstock.errors import (
+    CommitConflict,
+    ConfigurationError,
+    ObjectInUse,
+    PenstockError,
+    StorageError,
+)
+from penstock.lakehouse import log_store
 from penstock.lakehouse.jars import client_jars
-from penstock.lakehouse.log_store import ObjectLogStore, check_conditional_puts
+from penstock.lakehouse.log_store import (
+    GuardedLogStore,
+    ObjectLogStore,
+    check_conditional_puts,
+)
 from penstock.lakehouse.object_store import LOG_STORE_CLASS, without_secrets
 from penstock.lakehouse.storage import Storage
 from penstock.lakehouse.warehouse import Warehouse
+from penstock.lakehouse.xact import Commit, TableLog
 from penstock.node.claims import take_warehouse
 
 _SIGNATURE = "kept%2Fout%2Bof%3Devery"
 _TOKEN = f"sv=2022-11-02&sp=rwdl&sig={_SIGNATURE}"
+
+
+def test_a_refused_put_is_not_in_doubt() -> None:
+    """Nothing was sent, so nothing may arrive."""
+
+    def refuse() -> None:
+        raise StorageError("the lease cannot be renewed")
+
+    storage = Storage("s3://nowhere/wh")
+    log = TableLog(storage, GuardedLogStore(ObjectLogStore(storage), refuse), storage.uri)
+    with pytest.raises(StorageError, match="lease"):
+        log.put(0, Commit("WRITE"))
+    assert not log.is_open and log.settle() is None
+
+
+def test_each_try_of_a_put_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node may have taken the lease between two of them."""
+    checks = iter([None])
+
+    def check() -> None:
+        if next(checks, "lost") == "lost":
+            raise ObjectInUse("lost")
+
+    monkeypatch.setattr(log_store, "put_if_absent", _conflict)
+    monkeypatch.setattr(Storage, "read_if_there", lambda storage, uri: None)
+    storage = Storage("s3://nowhere/wh")
+    with pytest.raises(ObjectInUse):
+        ObjectLogStore(storage, check).put(storage.uri, 0, ["x"])
+
+
+def _conflict(uri: str, content: bytes) -> None:
+    raise FileExistsError(uri)
 
 
 def test_no_error_names_the_token(

@@ -19,6 +19,7 @@ from penstock.errors import (
     StateMismatch,
     StorageError,
 )
+from penstock.lakehouse.log_store import Unguarded
 from penstock.lakehouse.schema import TableSchema
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -209,7 +210,7 @@ def test_a_row_is_not_bound_to_a_relation_that_has_a_target(world: World) -> Non
 
 
 @dataclass(frozen=True)
-class _Late:
+class _Late(Unguarded):
     """A store whose puts seem to fail, and arrive later."""
 
     sent: list[tuple[str, int, Sequence[str]]]

@@ -330,7 +330,7 @@ class CommitBlocks:
         except (CommitConflict, UniqueViolation):
             staged.keep(())  # no Delta log names the block's files
             raise
-        except StorageError as error:
+        except PenstockError as error:
             try:
                 version = commit.settled()
             except PenstockError as why:

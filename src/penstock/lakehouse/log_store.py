@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -48,7 +49,7 @@ from penstock.lakehouse.storage import (
 )
 
 if TYPE_CHECKING:
-    from obstore.store import AzureConfig
+    from obstore.store import AzureConfig, RetryConfig
 
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds between attempts to put an entry that the store reports as existing, but that cannot be
@@ -60,6 +61,10 @@ _PROBES: Final = "_penstock/staging"
 class LogStore(Protocol):
     """A writer of log entries."""
 
+    def check(self) -> None:
+        """Raise an error if nothing must be written now. Call it before ``put``, also to find out
+        whether a put has begun at all."""
+
     def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
         """Put one entry, durable on return. Raises CommitConflict if it exists already."""
 
@@ -67,8 +72,15 @@ class LogStore(Protocol):
         """Write a checkpoint of the newest version and drop log files past their retention."""
 
 
+class Unguarded:
+    """A store that may always be written to."""
+
+    def check(self) -> None:
+        """Return."""
+
+
 @dataclass(frozen=True)
-class LocalLogStore:
+class LocalLogStore(Unguarded):
     """The log store of a local warehouse."""
 
     storage: Storage
@@ -102,16 +114,19 @@ class LocalLogStore:
 
 
 @dataclass(frozen=True)
-class ObjectLogStore:
-    """The log store of an object store with conditional puts; it needs no Spark."""
+class ObjectLogStore(Unguarded):
+    """The log store of an object store with conditional puts; it needs no Spark. ``before``: is
+    called before each try of a put."""
 
     storage: Storage
+    before: Callable[[], None] = lambda: None
 
     def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
         """Put one object. Raises StorageError (XX001) as in a local warehouse."""
         _check_behind(self.storage, table_uri, version)
         uri, content = entry_uri(table_uri, version), _content(lines)
         for pause in (*_PAUSES, None):
+            self.before()
             if _put(uri, content):
                 return
             there = self.storage.read_if_there(uri)
@@ -134,7 +149,7 @@ class ObjectLogStore:
 
 
 @dataclass(frozen=True)
-class SparkLogStore:
+class SparkLogStore(Unguarded):
     """The log store of any place that Spark reaches, through Delta's LogStore for its scheme."""
 
     cluster: Cluster | SparkSession
@@ -203,14 +218,17 @@ class SparkLogStore:
 
 @dataclass(frozen=True)
 class GuardedLogStore:
-    """A log store that writes nothing unless ``check`` returns."""
+    """A log store whose ``check`` raises the errors of ``guard``."""
 
     store: LogStore
-    check: Callable[[], None]
+    guard: Callable[[], None]
+
+    def check(self) -> None:
+        """Call the guard."""
+        self.guard()
 
     def put(self, table_uri: str, version: int, lines: Sequence[str]) -> None:
-        """Put one entry. Raises the errors of ``check``, too."""
-        self.check()
+        """Put one entry."""
         self.store.put(table_uri, version, lines)
 
     def checkpoint(self, table_uri: str, properties: Mapping[str, str]) -> None:
@@ -224,12 +242,15 @@ def has_plain_puts(storage: Storage) -> bool:
     return storage.is_local or scheme_of(storage.uri) in SCHEMES
 
 
-def log_store(storage: Storage, spark: Cluster | None) -> LogStore:
-    """Return a warehouse's log store. Raises ConfigurationError if it needs Spark and gets none."""
+def log_store(
+    storage: Storage, spark: Cluster | None, before: Callable[[], None] = lambda: None
+) -> LogStore:
+    """Return a warehouse's log store. ``before``: as for ``ObjectLogStore``. Raises
+    ConfigurationError if it needs Spark and gets none."""
     if storage.is_local:
         return LocalLogStore(storage)
     if scheme_of(storage.uri) in SCHEMES:
-        return ObjectLogStore(storage)
+        return ObjectLogStore(storage, before)
     if spark is None:
         raise ConfigurationError(
             f'warehouse "{storage.uri}" is an object store and needs a Spark session to commit'
@@ -308,6 +329,13 @@ def _lost(table_uri: str, version: int) -> CommitConflict:
 # credentials in the environment by itself.
 
 SCHEMES: Final = (*S3_SCHEMES, *AZURE_SCHEMES)
+_REQUEST: Final = timedelta(seconds=14)
+"""The longest request. An entry has a few megabytes at most."""
+_RETRIES: Final[RetryConfig] = {"retry_timeout": timedelta(seconds=5)}
+"""No try begins later than this after the first one. A put that lasted longer would arrive after
+another node has taken the lease (``node.lease``)."""
+LONGEST_PUT_S: Final = (_REQUEST + _RETRIES["retry_timeout"]).total_seconds()
+"""The seconds after which no try of a put is under way."""
 
 
 def put_if_absent(uri: str, content: bytes) -> None:
@@ -337,8 +365,9 @@ def _store(root: str) -> S3Store | AzureStore:
         return S3Store(
             place.container,
             region=region_of(place.container),
-            client_options={"allow_http": s3.plain},
+            client_options={"allow_http": s3.plain, "timeout": _REQUEST},
             config={"endpoint": s3.endpoint} if s3.endpoint else None,
+            retry_config=_RETRIES,
         )
     azure = azure_settings(place.account)
     config: AzureConfig = {"account_name": azure.account}
@@ -350,8 +379,9 @@ def _store(root: str) -> S3Store | AzureStore:
         config["sas_key"] = azure.sas
     return AzureStore(
         place.container,
-        client_options={"allow_http": azure.plain},
+        client_options={"allow_http": azure.plain, "timeout": _REQUEST},
         config=config,
+        retry_config=_RETRIES,
     )
 
 

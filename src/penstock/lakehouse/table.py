@@ -275,6 +275,10 @@ class DeltaTable:
         self._staged_dropped: frozenset[str] = frozenset()
         self._staged_properties = {}
 
+    def check_store(self) -> None:
+        """Raise the error for which no commit would begin now, as ``LogStore.check``."""
+        self._log.check()
+
     def is_behind(self) -> bool:
         """Return whether somebody has put a version after the loaded one."""
         return self.storage.exists(entry_uri(self.uri, self.version + 1))

@@ -57,7 +57,10 @@ class Warehouse:
         self.storage: Final = Storage(uri, fsync, {} if held is None else held)
         self.node_id = node_id
         self.check_lease: Callable[[], None] = lambda: None
-        """Raises ObjectInUse before a commit if another process runs the node by now."""
+        """Raises an error before a commit if another process runs a node here: ObjectInUse, or
+        StorageError if that is not known."""
+        self.confirm_lease: Callable[[], bool] = lambda: False
+        """As ``check_lease``, and asks the storage. Returns False if there is no lease."""
         self.uri: Final = self.storage.uri
         self._spark = spark
 
@@ -69,7 +72,10 @@ class Warehouse:
     @cached_property
     def store(self) -> LogStore:
         """The log store of the warehouse."""
-        return GuardedLogStore(log_store(self.storage, self._spark), lambda: self.check_lease())
+        return GuardedLogStore(log_store(self.storage, self._spark, self._guard), self._guard)
+
+    def _guard(self) -> None:
+        self.check_lease()
 
     def log_of(self, uri: str) -> TableLog:
         """Return the log of a table, to commit to it."""
@@ -227,7 +233,9 @@ class Warehouse:
                 )
 
     def remove(self, schema: str, table: str) -> None:
-        """Remove a table with its rows. Its Delta log is removed first: the rest is no table."""
+        """Remove a table with its rows. Its Delta log is removed first: the rest is no table.
+        Raises StorageError, ObjectInUse."""
+        self.check_lease()
         uri = self.table_uri(schema, table)
         self.storage.remove_folder(log_folder(uri))
         self.storage.remove_folder(uri)

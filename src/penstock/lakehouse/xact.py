@@ -60,6 +60,10 @@ class TableLog:
         """Return whether the last entry may be there, now or later, although its put has raised."""
         return self._open is not None
 
+    def check(self) -> None:
+        """Raise the error for which no put would begin now, as ``LogStore.check``."""
+        self._store.check()
+
     def create(self, entry: Sequence[str]) -> None:
         """Put the lines of version 0, durable on return. Raises StorageError; CommitConflict if
         there is a table."""
@@ -141,6 +145,7 @@ class TableLog:
             log.exception('checkpoint of table "%s"', self.uri)
 
     def _put(self, version: int, entry: Sequence[str]) -> None:
+        self.check()
         self._open = version, entry
         try:
             self._store.put(self.uri, version, entry)

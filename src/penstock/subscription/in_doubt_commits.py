@@ -29,6 +29,7 @@ class InDoubtCommits:
 
     def commit(self, table: DeltaTable, app_id: str, lsn: Lsn, operation: str) -> None:
         """Commit the changes staged up to ``lsn``. Raises the errors of ``DeltaTable.commit``."""
+        table.check_store()  # a refused commit has not begun
         try:
             table.commit(app_id=app_id, version_marker=lsn, operation=operation)
         except StorageError:
