@@ -100,7 +100,7 @@ class ModifyTables:
         unique: UniqueKeys,
     ) -> None:
         self._rows = LakeRows(warehouse, tables, select)
-        self._spark_inserts = InsertBySpark(spark, catalog, tables, unique)
+        self._spark_inserts = InsertBySpark(spark, catalog, warehouse, tables, unique)
         self._truncates = TruncateTables(spark, warehouse, catalog, sequencer, blocks)
         self._rewrites = Rewrites(warehouse, catalog, blocks, tables, unique)
         self._by_files = ModifyByFiles(
@@ -499,6 +499,7 @@ class TruncateTables:
         session = session_of_a_statement(self._spark)
         session.conf.set(USER_METADATA, json.dumps(mark))
         before = newest_version(storage, uri)
+        self._warehouse.check_lease()
         session.sql(f"DELETE FROM {delta_table(leaf)}").collect()
         if before is None or newest_version(storage, uri) != before:
             return
@@ -554,11 +555,17 @@ class InsertBySpark:
     maintain."""
 
     def __init__(
-        self, spark: Spark, catalog: Catalog, tables: LakeTables, unique: UniqueKeys
+        self,
+        spark: Spark,
+        catalog: Catalog,
+        warehouse: Warehouse,
+        tables: LakeTables,
+        unique: UniqueKeys,
     ) -> None:
         self._unique = unique
         self._spark = spark
         self._catalog = catalog
+        self._warehouse = warehouse
         self._tables = tables
 
     def insert(self, table: LakeTable, change: Change, interrupts: Interrupts) -> int:
@@ -573,6 +580,7 @@ class InsertBySpark:
         session = session_of_a_statement(self._spark)
         if not is_partitioned(table):
             self._check(session.sql(change.rows), table)
+            self._warehouse.check_lease()
             session.sql(change.on(delta_table(table)))
             return change.count
         columns = self._tables.columns(table)
@@ -601,6 +609,7 @@ class InsertBySpark:
             if number in counts:
                 part = rows.where(f"{ROUTE} = {number}").drop(ROUTE)
                 with parts.committing(leaf):
+                    self._warehouse.check_lease()
                     part.write.format("delta").mode("append").save(leaf.uri)
         return int(sum(counts.values()))
 
@@ -762,10 +771,12 @@ class Rewrites:
         if state is None or state.properties.get(ENABLE_VECTORS, "false").lower() != "true":
             _read_files_apart(session)
         if not columns:
+            self._warehouse.check_lease()
             return _run(leaf, change, session, {})
         storage = self._warehouse.storage
         version, files = write_pairs(session, storage, leaf, columns, change)
         try:
+            self._warehouse.check_lease()
             return _run(leaf, change, session, pairs_mark(version, files))
         except SPARK_ENDED:
             raise  # it may be committed, and then names the files; otherwise VACUUM removes them

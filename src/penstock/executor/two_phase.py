@@ -228,6 +228,7 @@ class TwoPhase:
     def _remove(self, block: PreparedBlock) -> None:
         """Remove the block's files, then its record. Raises StorageError."""
         self._warehouse.check_there()  # otherwise every file would look removed
+        self._warehouse.check_lease()
         storage = self._warehouse.storage
         uris: set[str] = set()
         for change in changes_in(block.content):

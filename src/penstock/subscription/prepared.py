@@ -39,13 +39,14 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class PreparedStore:
     """The place where one subscription's prepared transactions are kept. ``folder``: a URI in the
-    warehouse."""
+    warehouse. ``check``: is called before a transaction's files are removed."""
 
     catalog: Catalog
     subid: int
     storage: Storage
     folder: str
     spool_folder: Path
+    check: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def two_phase(
             warehouse.storage,
             warehouse.prepared_uri(subscription.app_id),
             spool_folder,
+            lambda: warehouse.check_lease(),
         ),
     )
 
@@ -110,6 +112,7 @@ class PreparedTransactions:
         known = {xact.folder for xact in self._xacts.values()}
         for _, prepared, uri in self._folders():
             if uri not in known and prepared > (last_cut or INVALID):
+                store.check()
                 store.storage.discard_folder(uri)
         if last_cut is not None:
             self.forget(last_cut)
@@ -254,6 +257,7 @@ class PreparedTransactions:
 
     def _forget(self, xacts: Sequence[PreparedXact]) -> None:
         # Files first: files without a row would look as if the row were lost.
+        self._store.check()
         for xact in xacts:
             self._store.storage.discard_folder(xact.folder)
         with self._lock, self._store.catalog.write() as t:
