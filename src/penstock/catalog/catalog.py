@@ -550,6 +550,13 @@ class NodeLock:
             raise
         self.take()
 
+    def is_held(self) -> bool:
+        """Return whether any process holds the lock. Raises StorageError."""
+        if self._engine is None:
+            return False
+        with map_errors(), self._engine.connect() as connection:
+            return connection.execute(_HOLDER, {"key": self._key}).first() is not None
+
     def release(self) -> None:
         """End the session that holds the lock."""
         with self._guard:

@@ -77,6 +77,7 @@ from penstock.errors import (
     PenstockError,
     SqlSyntaxError,
     StateMismatch,
+    StorageError,
     UndefinedObject,
 )
 from penstock.identifiers import simple_quote_literal
@@ -1495,7 +1496,9 @@ _LOOK_S = 0.1
 def drop_subscription(
     statement: DropSubscription, catalog: Catalog, connect: PublisherFactory, scope: CommandScope
 ) -> CommandResult:
-    """Run DROP SUBSCRIPTION. Raises UndefinedObject, ConnectionFailure, PublisherError."""
+    """Run DROP SUBSCRIPTION. Raises UndefinedObject, ConnectionFailure, PublisherError;
+    ConfigurationError, ObjectInUse if the slot and the files may be another node's."""
+    _check_ours(scope)
     with catalog.write() as transaction:
         subscription = transaction.subscriptions.find(statement.name)
         if subscription is None and statement.missing_ok:
@@ -1530,6 +1533,18 @@ def drop_subscription(
         scope.after_commit(partial(storage.remove, record))
         scope.after_commit(partial(storage.discard_folder, prepared(subscription.app_id)))
     return CommandResult(_TAG, tuple(notices))
+
+
+def _check_ours(scope: CommandScope) -> None:
+    """Refuse to drop what another node may use, of whose folder this one is a copy. A warehouse
+    that is not there is no reason."""
+    if scope.warehouse is None:
+        return
+    try:
+        scope.warehouse.check_there()
+        scope.warehouse.check_lease()
+    except StorageError as error:
+        log.warning("%s", error.message)
 
 
 def _readable_last_cut(scope: CommandScope, subscription: Subscription) -> Cut | None:

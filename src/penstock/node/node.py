@@ -166,7 +166,20 @@ class Node:
         made = Warehouse(self._warehouse_uri(), fsync=self.parameters.fsync, spark=self._cluster)
         if self._catalog.warehouse() == made.uri:
             made.node_id = self._catalog.node_info.node_id
+        made.check_lease = self._check_not_elsewhere
         return made
+
+    def _check_not_elsewhere(self) -> None:
+        """Check, in a process that does not run the node, that nobody else runs one on the
+        warehouse: this folder may be a copy. Raises StorageError, ConfigurationError, ObjectInUse.
+        """
+        self._warehouse.check_there()
+        owner, lease = self._warehouse.owner(), lease_on(self._warehouse, self.folder / LOCK_FILE)
+        if owner not in (None, self._catalog.node_info.node_id):
+            raise self._warehouse.not_ours(owner)
+        if lease is not None and not self._catalog.node_lock.is_held():
+            running = running_process(self.folder)
+            lease.check_free(None if running is None else running.pid)
 
     # Statements
 
@@ -261,7 +274,7 @@ class Node:
 
     def start(self, stop: threading.Event | None = None) -> None:
         """Start the workers in the background and return. ``stop``: ends a wait for another process
-        that may run this node.
+        that may run this node; then nothing has started.
 
         Raises ConfigurationError; ObjectInUse if another process runs this node;
         NotInPrerequisiteState after ``close``.
@@ -281,7 +294,8 @@ class Node:
             self._check_spark()
             self._warehouse = self._make_warehouse()
             take_warehouse(self._catalog, self._warehouse)
-            self._take_lease(stop)
+            if not self._take_lease(stop):
+                return
             subscriptions = self._catalog.subscriptions()
             self._warehouse.cuts.adopt([CutOwner(s.name, s.app_id) for s in subscriptions])
             indexes = KeyIndexes(self.folder / "key_index", self.parameters.key_index_size)
@@ -311,12 +325,14 @@ class Node:
             undo.pop_all()
         log.info("node %s has started", self.folder)
 
-    def _take_lease(self, stop: threading.Event | None) -> None:
-        lease = lease_on(self._warehouse, self.folder / LOCK_FILE)
-        if lease is not None:
-            lease.take(stop)
-            self._warehouse.check_lease = lease.check
-        self._lease = lease
+    def _take_lease(self, stop: threading.Event | None) -> bool:
+        """Take the lease; return False if ``stop`` is set before."""
+        self._lease = lease = lease_on(self._warehouse, self.folder / LOCK_FILE)
+        if lease is None:
+            self._warehouse.check_lease = lambda: None
+            return True
+        self._warehouse.check_lease, self._warehouse.confirm_lease = lease.check, lease.confirm
+        return lease.take(stop)
 
     def _reload_conf(self) -> None:
         if self._running is None:
@@ -326,13 +342,22 @@ class Node:
 
     def _forget_running(self) -> None:
         self.serving = self._running = self._monitoring = None
+        self._catalog.node_lock.release()
         if self._lease is not None:
             self._lease.release()
             self._lease = None
-        self._catalog.node_lock.release()
+            self._warehouse = self._closed_warehouse()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _closed_warehouse(self) -> Warehouse:
+        """Return the warehouse for statements of a node that has stopped. Threads that still run
+        have the former one, to which they cannot commit any more."""
+        node_id = self._warehouse.node_id
+        made = Warehouse(self._warehouse.uri, self.parameters.fsync, self._cluster, node_id)
+        made.check_lease = self._check_not_elsewhere
+        return made
 
     def stop(self) -> None:
         """Stop the workers after their current cuts. A Spark that is just starting is ended."""
