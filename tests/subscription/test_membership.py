@@ -15,7 +15,13 @@ from pyspark.sql import SparkSession
 from penstock.attribute import Attribute
 from penstock.catalog import Catalog, Subscription, SubscriptionRel, SubscriptionRelState
 from penstock.embedded import wait_until
-from penstock.errors import RelationChanged, UndefinedObject
+from penstock.errors import (
+    ApplierReplaced,
+    ObjectInUse,
+    RelationChanged,
+    StateMismatch,
+    UndefinedObject,
+)
 from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.cuts import CutOwner
 from penstock.lakehouse.files import FileWriter
@@ -35,13 +41,14 @@ from penstock.stats.backend_status import Sessions
 from penstock.subscription.apply import Applier, ApplySession
 from penstock.subscription.apply_error import SkipLsns
 from penstock.subscription.cut_requests import RequestedCuts
+from penstock.subscription.in_doubt_commits import InDoubtCommits
 from penstock.subscription.inbox import Batch, Piece
 from penstock.subscription.origin import AdvancedOrigin
 from penstock.subscription.parking import Parking
 from penstock.subscription.prepared import two_phase
 from penstock.subscription.tablesync import Copies, SyncOptions
 from penstock.subscription.targets import Targets
-from penstock.subscription.worker import CatalogAccess, MembershipWatch
+from penstock.subscription.worker import ApplyWorker, CatalogAccess, MembershipWatch
 from penstock.subscription.worker_status import WorkerStatus
 from subscription.no_definitions import no_definitions
 
@@ -303,6 +310,48 @@ def copies_of(
         check_connection=lambda connection: None,
         activity=ShownWorkers(sessions, "lake", world.oid),
     )
+
+
+def _held() -> bool:
+    return True
+
+
+def _no_lease() -> bool:
+    return False
+
+
+def _replaced() -> bool:
+    raise ObjectInUse("the warehouse is in use by another node")
+
+
+@pytest.mark.parametrize(
+    ("lease", "error", "stops"),
+    [
+        (_no_lease, ApplierReplaced("of another"), True),
+        (_held, ApplierReplaced("a late commit of this node"), False),
+        (_held, StateMismatch("its own"), True),
+        (_replaced, ApplierReplaced("of the other node"), False),
+        (_replaced, StateMismatch("made by the other node"), False),
+    ],
+)
+def test_a_node_that_was_replaced_stops_no_subscription(
+    world: World, lease: Callable[[], bool], error: Exception, stops: bool
+) -> None:
+    """The state may be that of the other node, too."""
+    world.warehouse.confirm_lease = lease
+    told: list[BaseException] = []
+    worker = ApplyWorker(
+        world.subscription,
+        spark=Cluster(lambda: pytest.fail("nothing is applied")),
+        warehouse=world.warehouse,
+        catalog=replace(world.access(), record_stop=lambda error, *_: told.append(error)),
+        sync_options=lambda: SyncOptions(CopyOptions(), retry_interval=0, tables=2),
+        stream_options=lambda: pytest.fail("nothing is streamed"),
+        activity=ShownWorkers(Sessions(), "lake", world.oid),
+        in_doubt=InDoubtCommits(),
+    )
+    assert worker._again_after(error) is not stops
+    assert bool(told) is stops
 
 
 def test_a_failed_copy_begins_again_an_interval_after_its_last_start(world: World) -> None:

@@ -117,16 +117,23 @@ def _recover(directory: Path, warehouse: str, state: str) -> None:
     found = recovery.recover(directory.resolve(), warehouse or None, state or None)
     if found.parameters:
         typer.echo(f"Made again: {directory / 'penstock.toml'}, with defaults: set what was set.")
-    for subscription, tables in found.subscriptions:
-        typer.echo(f"Made again: subscription {subscription.name}, disabled; tables: {tables}")
+    for made in found.subscriptions:
+        name = made.subscription.name
+        typer.echo(f"Made again: subscription {name}, disabled; tables: {made.tables}")
+        if made.prepared:
+            typer.echo(
+                f"Not made again: {made.prepared} prepared transactions of subscription {name}. "
+                "Before you enable it, see pg_prepared_xacts of the publisher: a COMMIT PREPARED "
+                "stops it, and it must be copied again."
+            )
     for name in found.unknown:
         typer.echo(f"Not made again: subscription {name}, of which there is no record: CREATE it")
     if found.subscriptions:
         typer.echo("")
         typer.echo("Next, for each, with the password if its connection needs one:")
-    for subscription, _ in found.subscriptions:
-        name = quote_identifier(subscription.name)
-        conninfo = simple_quote_literal(subscription.conninfo)
+    for made in found.subscriptions:
+        name = quote_identifier(made.subscription.name)
+        conninfo = simple_quote_literal(made.subscription.conninfo)
         typer.echo(f"  ALTER SUBSCRIPTION {name} CONNECTION {conninfo};")
         typer.echo(f"  ALTER SUBSCRIPTION {name} ENABLE;")
 

@@ -7,7 +7,7 @@ takes the warehouse over, so that the old one, if it is found again, is refused.
 
 Each step may be repeated after a crash; the warehouse is taken over last. Not in the warehouse, and
 so not made again: what the node has published (roles, publications, slots, tables made by CREATE
-TABLE, the order of its transactions), and passwords.
+TABLE, the order of its transactions), passwords, and which prepared transactions wait.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.store import has_node, make_private_file
 from penstock.errors import ConfigurationError, DuplicateObject
 from penstock.lakehouse.cuts import CutOwner
+from penstock.lakehouse.log_store import check_conditional_puts
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.node import guc
 from penstock.node.claims import FILE_NAME as LOCK_FILE
@@ -31,12 +33,21 @@ from penstock.subscription.record import read_record
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """A subscription that was made again. ``tables``: the number in its last cut. ``prepared``: the
+    number of prepared transactions that were not made again."""
+
+    subscription: Subscription
+    tables: int
+    prepared: int
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was made again. ``subscriptions``: with the numbers of their tables; ``unknown``: names
-    in the cuts of which there is no record."""
+    """What was made again. ``unknown``: names in the cuts of which there is no record."""
 
     parameters: bool
-    subscriptions: Sequence[tuple[Subscription, int]]
+    subscriptions: Sequence[Made]
     unknown: Sequence[str]
 
 
@@ -52,6 +63,11 @@ def recover(folder: Path, warehouse: str | None, state: str | None) -> Recovered
         if lacks_parameters:
             _write_parameters(folder, warehouse, state)
             made.callback(file.unlink)
+        elif warehouse is not None or state is not None:
+            raise ConfigurationError(
+                f'"{file}" is there, and names warehouse and state store',
+                hint="Change it, and leave the options --warehouse and --state out.",
+            )
         parameters = guc.load(folder)
         url = guc.state_url(folder, parameters)
         if _has_run(url):
@@ -95,34 +111,53 @@ def _write_parameters(folder: Path, warehouse: str | None, state: str | None) ->
     (folder / guc.FILE_NAME).write_text(text, encoding="utf-8")
 
 
-def _take_over(
-    url: str, lake: Warehouse, folder: Path
-) -> tuple[list[tuple[Subscription, int]], list[str]]:
+def _take_over(url: str, lake: Warehouse, folder: Path) -> tuple[list[Made], list[str]]:
     if lake.owner() is None:
         raise ConfigurationError(
             f'the warehouse "{lake.uri}" is no node\'s',
             detail="It has no node id: it is empty, not mounted, or another folder.",
             hint="Set the parameter warehouse, or the option --warehouse, to the node's warehouse.",
         )
+    check_conditional_puts(lake.storage)
     with contextlib.ExitStack() as undo:
         lease = lease_on(lake, folder / LOCK_FILE)
         if lease is not None:
             lease.take()
             undo.callback(lease.release)
-        records = [read_record(uri, lake.storage.read(uri)) for uri in lake.subscription_records()]
+        found = _recorded(lake)
         if not has_node(url):
             Catalog.create(url).close()
         catalog = undo.enter_context(Catalog.open(url))
+        made = []
         with catalog.write() as t:
             known = {subscription.app_id: subscription for subscription in t.subscriptions.all()}
-            made = [
-                known.get(record["app_id"]) or t.subscriptions.create(**record, enabled=False)
-                for record in records
-            ]
-        owners = [CutOwner(subscription.name, subscription.app_id) for subscription in made]
-        cuts = [lake.cuts.last(owner) for owner in owners]
-        unknown = lake.cuts.names() - {subscription.name for subscription in made}
+            for record, tables in found:
+                subscription = known.get(record["app_id"])
+                if subscription is None and t.subscriptions.find(record["name"]) is None:
+                    subscription = t.subscriptions.create(**record, enabled=False)
+                if subscription is not None:
+                    made.append(Made(subscription, tables, _prepared(lake, subscription)))
+        names = {record["name"] for record, _ in found}
+        unknown = lake.cuts.names() - names
         lake.claim(catalog.node_info.node_id)
         catalog.record_warehouse(lake.uri)
-    tables = [0 if cut is None else len(cut.tables) for cut in cuts]
-    return list(zip(made, tables, strict=True)), sorted(unknown)
+    return made, sorted(unknown)
+
+
+def _recorded(lake: Warehouse) -> list[tuple[dict[str, Any], int]]:
+    """Return the records of the subscriptions, with the numbers of their tables. A name is that in
+    the cuts: a renaming on a node that does not run changes only them. Without cuts come last."""
+    found: list[tuple[dict[str, Any], int]] = []
+    for uri in lake.subscription_records():
+        record = read_record(uri, lake.storage.read(uri))
+        cut = lake.cuts.last(CutOwner(record["name"], record["app_id"]))
+        if cut is None:
+            found.append((record, 0))
+        else:
+            found.insert(0, ({**record, "name": cut.subscription}, len(cut.tables)))
+    return found
+
+
+def _prepared(lake: Warehouse, subscription: Subscription) -> int:
+    """Return the number of prepared transactions of which there are files."""
+    return len(lake.storage.list(lake.prepared_uri(subscription.app_id)))

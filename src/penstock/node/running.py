@@ -23,7 +23,13 @@ from penstock.catalog.pg_subscription import Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.commands.scope import CommandScope
 from penstock.commands.subscriptioncmds import alter_refresh, refresh_tables
-from penstock.errors import NotInPrerequisiteState, ObjectInUse, PenstockError, UndefinedObject
+from penstock.errors import (
+    NotInPrerequisiteState,
+    ObjectInUse,
+    PenstockError,
+    StorageError,
+    UndefinedObject,
+)
 from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.cuts import CutTable
 from penstock.lakehouse.warehouse import Warehouse
@@ -50,6 +56,7 @@ from penstock.subscription.in_doubt_commits import InDoubtCommits
 from penstock.subscription.launcher import Launcher, WorkerSpec
 from penstock.subscription.origin import AdvancedOrigin, check_state
 from penstock.subscription.prepared import two_phase
+from penstock.subscription.record import Records
 from penstock.subscription.spool import empty_folder
 from penstock.subscription.streaming import StreamOptions
 from penstock.subscription.tablesync import NOT_COPIED, SyncOptions
@@ -156,6 +163,7 @@ class RunningNode:
         )
         self._in_doubt: defaultdict[int, InDoubtCommits] = defaultdict(InDoubtCommits)
         """Commits in doubt by subscription oid: they outlive the subscription's workers."""
+        self._records = Records(warehouse)
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
@@ -228,6 +236,10 @@ class RunningNode:
             return before
         self._catalog.node_lock.keep()
         self._launcher.step()
+        try:
+            self._records.keep(self._catalog.subscriptions())
+        except StorageError as error:
+            log.warning("the records of the subscriptions are not up to date: %s", error.message)
         return now, at
 
     def _specs(self) -> Iterable[WorkerSpec]:

@@ -90,7 +90,7 @@ class Parking:
     def refuse(self, rel: SubscriptionRel, error: PenstockError) -> None:
         """Park a table, or raise the error. The caller closes the table when this returns.
 
-        Raises StorageError if the warehouse is not there.
+        Raises StorageError if the warehouse is not there; ObjectInUse if it is another node's now.
         """
         if not is_own(error):
             raise error
@@ -99,6 +99,7 @@ class Parking:
         if not self.parks(error):
             self.refused = rel
             raise _with_ways_on(rel, error, begun)
+        self._warehouse.confirm_lease()  # another node may have caused it, and has the state, too
         found = _parking_error(error, begun)
         self._record(rel, found)
         log.error(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from typing import Any, Final
 
 from penstock.catalog.pg_subscription import (
@@ -27,13 +28,29 @@ _OPTIONS: Final = tuple(option.name for option in dataclasses.fields(Subscriptio
 _HISTORY: Final = "history"
 
 
-def keep_record(warehouse: Warehouse, subscription: Subscription) -> None:
-    """Write a subscription's record if it has changed. Raises StorageError."""
-    uri, storage = warehouse.subscription_uri(subscription.app_id), warehouse.storage
-    content = record_of(subscription)
-    if storage.read_if_there(uri) != content:
-        storage.create_folder(uri.rpartition("/")[0])
-        storage.write(uri, content)
+class Records:
+    """The records of the subscriptions of a running node."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        self._kept: dict[str, bytes] = {}
+
+    def keep(self, subscriptions: Iterable[Subscription]) -> None:
+        """Write the records that have changed since the last call. Raises StorageError,
+        ObjectInUse."""
+        now = {one.app_id: record_of(one) for one in subscriptions if not one.dropping}
+        storage, uri_of = self._warehouse.storage, self._warehouse.subscription_uri
+        for app_id, content in now.items():
+            uri = uri_of(app_id)
+            if self._kept.get(app_id) != content and storage.read_if_there(uri) != content:
+                self._warehouse.check_lease()
+                storage.create_folder(uri.rpartition("/")[0])
+                storage.write(uri, content)
+            self._kept[app_id] = content
+        # DROP removes the record itself, maybe before the last call has written it.
+        for app_id in self._kept.keys() - now.keys():
+            storage.remove(uri_of(app_id))
+            del self._kept[app_id]
 
 
 def record_of(subscription: Subscription) -> bytes:

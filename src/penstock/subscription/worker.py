@@ -22,7 +22,13 @@ from penstock.catalog.pg_subscription import DroppedSubscription, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel, SubscriptionRelState
 from penstock.catalog.publisher_identity import PublisherIdentity, alter
 from penstock.enum_type import EnumType
-from penstock.errors import AuthenticationFailure, ConnectionFailure, PenstockError
+from penstock.errors import (
+    ApplierReplaced,
+    AuthenticationFailure,
+    CommitConflict,
+    ConnectionFailure,
+    PenstockError,
+)
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.cuts import CutTable
 from penstock.lakehouse.log import log_folder
@@ -40,7 +46,6 @@ from penstock.subscription.in_doubt_commits import InDoubtCommits
 from penstock.subscription.origin import AdvancedOrigin
 from penstock.subscription.parking import Parking
 from penstock.subscription.prepared import TwoPhaseOptions
-from penstock.subscription.record import keep_record
 from penstock.subscription.retry import Verdict, decide
 from penstock.subscription.streaming import ApplyStream, BinaryStream, NotInBinary, StreamOptions
 from penstock.subscription.tablesync import NOT_COPIED, Copies, SyncOptions
@@ -226,6 +231,16 @@ class ApplyWorker:
         longest = self._sync_options().retry_interval
         decision = decide(error, self.failures, longest, disable_on_error=disables)
         if decision.verdict is Verdict.STOP:
+            try:
+                held = self._warehouse.confirm_lease()
+            except PenstockError as lost:
+                # Another node may have caused the error, and would be stopped by its record.
+                log.warning("%s", text_of(lost))
+                return not self._stopping.wait(longest)
+            if held and isinstance(error, ApplierReplaced):
+                late = CommitConflict("")  # of this node: a commit that has arrived late
+                decision = decide(late, self.failures, longest)
+        if decision.verdict is Verdict.STOP:
             error = log_stop(error, self.subscription.name, disables)
             try:
                 rel = None if self._parking is None else self._parking.refused
@@ -287,7 +302,6 @@ class ApplyWorker:
                 return
             targets = self._open_targets(publisher, members.rels, parking, definitions)
             self._consistency.check(targets, parking.refuse)
-            self._keep_record()
             timeline.begin(publisher.connection, self._consistency.server)
             self._look_at_definitions(publisher, targets, parking)
             self._copies.start(members.sync_ids)
@@ -382,11 +396,6 @@ class ApplyWorker:
 
     def _is_there(self, pinned: CutTable) -> bool:
         return self._warehouse.storage.exists(log_folder(pinned.uri))
-
-    def _keep_record(self) -> None:
-        subscription, _ = self._catalog.subscription_with_rels()
-        if subscription is not None and not subscription.dropping:
-            keep_record(self._warehouse, subscription)
 
     def _new_parking(self) -> Parking:
         catalog = self._catalog
