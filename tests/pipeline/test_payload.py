@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,14 +45,23 @@ def test_rows_of_a_share(tmp_path: Path) -> None:
     with pa.OSFile(str(path), "wb") as target:
         file = SummedFile(target)
         options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with pa.ipc.new_file(file, ROWS.schema, options=options) as writer:
-            writer.write_table(ROWS)
-    stored = StoredRows(f"file://{path}", path.stat().st_size, file.sum, (0,))
+        with pa.ipc.new_stream(file, ROWS.schema, options=options) as writer:
+            runs = []
+            for batch in ROWS.to_batches(max_chunksize=len(ROWS) // 3):
+                writer.write_batch(batch)
+                runs.append(file.take())
+    stored = StoredRows(f"file://{path}", ROWS.schema, tuple(runs))
     assert pa.Table.from_batches(read_stored(stored, ["id", "v"])).equals(ROWS)
-    for at in (10, path.stat().st_size // 2, path.stat().st_size - 10):
+    last = replace(stored, runs=tuple(runs[2:]))
+    assert 0 < last.size < stored.size
+    for at in (10, stored.size // 2, stored.size - 10):
         other = tmp_path / f"{at}.arrow"
         other.write_bytes(path.read_bytes())
         flip(other, at)
-        damaged = StoredRows(f"file://{other}", stored.size, stored.sum, (0,))
         with pytest.raises(StorageError, match="its checksum is wrong"):
-            list(read_stored(damaged, ["id"]))
+            list(read_stored(replace(stored, uri=f"file://{other}"), ["id"]))
+    flip(path, 10)  # each run is checked by itself
+    assert pa.Table.from_batches(read_stored(last, ["id"]))["id"][-1] == ROWS["id"][-1]
+    path.write_bytes(path.read_bytes()[: stored.size // 2])
+    with pytest.raises(StorageError, match="its checksum is wrong"):
+        list(read_stored(last, ["id"]))

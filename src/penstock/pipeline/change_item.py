@@ -13,11 +13,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError, StorageError
+from penstock.errors import PenstockError
 from penstock.identifiers import quoted
 from penstock.lakehouse.row_pairs import PairFile
-from penstock.lakehouse.storage import is_local, resolve, storage_errors
-from penstock.pipeline.payload import check_local
+from penstock.lakehouse.storage import resolve, storage_errors
+from penstock.pipeline.payload import Run
 from penstock.pipeline.scan import ScanColumn, ScanFile
 from penstock.publication.members import Operation
 from penstock.relation import Relation, ReplicaIdentity
@@ -49,13 +49,16 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows in the staging area: record batches ``runs`` (numbers) of a file of ``size`` bytes with
-    the checksum ``sum``."""
+    """Rows in the staging area: some record batches of a file, which are IPC messages."""
 
     uri: str
-    size: int
-    sum: int
-    runs: tuple[int, ...]
+    schema: pa.Schema
+    runs: tuple[Run, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the record batches."""
+        return sum(run.size for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -101,15 +104,10 @@ def needed_columns(item: ChangeItem) -> tuple[ScanColumn, ...]:
 def read_stored(rows: StoredRows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows that a share has in one file. Raises StorageError."""
     with storage_errors("read file", rows.uri):
-        if is_local(rows.uri):  # an object store checks what it reads itself
-            check_local(rows.uri, rows.sum)
         filesystem, path = resolve(rows.uri)
         with filesystem.open_input_file(path) as source:
-            if source.size() != rows.size:
-                raise StorageError(
-                    f'file "{rows.uri}" has {source.size()} bytes, {rows.size} were written',
-                    sqlstate="XX001",
-                )
-            reader = pa.ipc.open_file(source)
             for run in rows.runs:
-                yield reader.get_batch(run).select(list(columns))
+                for message in pa.ipc.MessageReader.open_stream(run.read(rows.uri, source)):
+                    if message.type == "record batch":  # the first one follows the schema
+                        batch = pa.ipc.read_record_batch(message, rows.schema)
+                        yield batch.select(list(columns))

@@ -2,8 +2,9 @@
 
 Small Arrow tables are sent inside the task itself. Larger ones are Arrow IPC files in the
 warehouse's staging area, which local tasks map into memory. Arrow's files have no checksum, so the
-payload has one, which each process checks once. The files are removed after the job, or after a
-crash when a node starts (``remove_leftovers``).
+payload has one, which each process checks once; a file that many tasks read in parts has one for
+each part (``Run``). The files are removed after the job, or after a crash when a node starts
+(``remove_leftovers``).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Payload:
         uri = self.uri or ""
         with storage_call("read file", uri):
             if is_local(uri):
-                check_local(uri, self.sum)
+                _check_local(uri, self.sum)
                 return pa.ipc.open_file(pa.memory_map(local_path(uri))).read_all()
             filesystem, path = resolve(uri)
             with filesystem.open_input_file(path) as source:
@@ -59,19 +60,41 @@ class Payload:
             return pa.ipc.open_file(content).read_all()
 
 
+@dataclass(frozen=True)
+class Run:
+    """A part of a file, with its checksum (CRC-32)."""
+
+    start: int
+    size: int
+    sum: int
+
+    def read(self, uri: str, source: pa.NativeFile) -> pa.Buffer:
+        """Read the part. Raises StorageError (XX001)."""
+        source.seek(self.start)
+        content = source.read_buffer(self.size)
+        _check(uri, content, self.sum)
+        return content
+
+
 class SummedFile:
-    """A file for Arrow's writers that keeps the checksum (CRC-32) of what is written."""
+    """A file for Arrow's writers that keeps the checksum of what is written."""
 
     closed = False
 
     def __init__(self, target: pa.NativeFile) -> None:
         self._target = target
-        self.sum = 0
+        self._start, self._sum = 0, 0
 
     def write(self, data: bytes) -> None:
         """Write to the target."""
-        self.sum = zlib.crc32(data, self.sum)
+        self._sum = zlib.crc32(data, self._sum)
         self._target.write(data)
+
+    def take(self) -> Run:
+        """Return what was written since the last call."""
+        run = Run(self._start, self.tell() - self._start, self._sum)
+        self._start, self._sum = self.tell(), 0
+        return run
 
     def tell(self) -> int:
         """Return the number of bytes written."""
@@ -85,8 +108,8 @@ class SummedFile:
         """Leave the target open: its opener closes it."""
 
 
-@lru_cache(maxsize=64)
-def check_local(uri: str, sum_: int) -> None:
+@lru_cache(maxsize=4096)
+def _check_local(uri: str, sum_: int) -> None:
     """Check a local file, once in each process. Raises StorageError (XX001)."""
     with pa.memory_map(local_path(uri)) as source:
         _check(uri, source.read_buffer(), sum_)
@@ -131,7 +154,7 @@ class Payloads:
                 file = SummedFile(target)
                 with pa.ipc.new_file(file, table.schema) as writer:
                     writer.write_table(table)
-        return Payload(uri=uri, sum=file.sum)
+                return Payload(uri=uri, sum=file.take().sum)
 
     def clear(self) -> None:
         """Remove the files."""

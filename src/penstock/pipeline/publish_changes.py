@@ -55,7 +55,7 @@ from penstock.pipeline.change_item import (
 from penstock.pipeline.columns import signs
 from penstock.pipeline.duck import connection, out_of_memory, query_error, read_from, read_into
 from penstock.pipeline.job import FOR_A_CLIENT, HERE_BYTES, pack, run_job
-from penstock.pipeline.payload import SummedFile, damaged
+from penstock.pipeline.payload import Run, SummedFile, damaged
 from penstock.pipeline.scan import ScanColumn, ScanFile, scan
 from penstock.pipeline.tasks import Failed
 from penstock.publication.members import Operation
@@ -333,13 +333,13 @@ class DivideItem:
 
 @dataclass(frozen=True)
 class Divided:
-    """A file of the staging area. ``runs``: (bucket, number of the record batch, Arrow bytes)."""
+    """A file of the staging area. ``runs``: (bucket, record batch, its Arrow bytes)."""
 
     side: Side
     uri: str
     size: int
-    sum: int
-    runs: tuple[tuple[int, int, int], ...]
+    schema: pa.Schema
+    runs: tuple[tuple[int, Run, int], ...]
 
 
 def divide_items(
@@ -395,11 +395,11 @@ def shares(item: ChangeItem, divided: Sequence[Divided], share_bytes: int) -> li
         room -= sizes[bucket]
     found: list[dict[Side, list[StoredRows]]] = [{} for _ in range(share + 1)]
     for part in divided:
-        runs: dict[int, list[int]] = {}
+        runs: dict[int, list[Run]] = {}
         for bucket, run, _ in part.runs:
             runs.setdefault(share_of[bucket], []).append(run)
         for number, mine in runs.items():
-            rows = StoredRows(part.uri, part.size, part.sum, tuple(mine))
+            rows = StoredRows(part.uri, part.schema, tuple(mine))
             found[number].setdefault(part.side, []).append(rows)
     # All shares need the same columns, though some may have no added rows.
     table = replace(item.table, columns=needed_columns(item))
@@ -422,20 +422,20 @@ def _divide(work: DivideItem) -> Divided:
     if work.side is Side.PAIRS:
         schema = pair_schema(work.item)
     uri = f"{work.folder}/{uuid.uuid4()}.arrow"
-    runs: list[tuple[int, int, int]] = []
+    runs: list[tuple[int, Run, int]] = []
     make_folder(work.folder)
     with storage_errors("write file", uri):
         filesystem, path = resolve(uri)
         with filesystem.open_output_stream(path) as target:
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             file = SummedFile(target)
-            with pa.ipc.new_file(file, schema, options=options) as writer:
+            with pa.ipc.new_stream(file, schema, options=options) as writer:
                 for held in _tables_of(_batches(work, told=told)):
                     for bucket, rows in _by_bucket(held, work, told=told):
-                        runs.append((bucket, len(runs), rows.nbytes))
                         writer.write_batch(rows)
+                        runs.append((bucket, file.take(), rows.nbytes))
             size = target.tell()
-    return Divided(work.side, uri, size, file.sum, tuple(runs))
+    return Divided(work.side, uri, size, schema, tuple(runs))
 
 
 def _batches(work: DivideItem, *, told: bool) -> Iterator[pa.RecordBatch]:
