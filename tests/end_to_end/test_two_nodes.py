@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,9 @@ from faults.node_process import NodeProcess
 from fix_object_store import ObjectStore
 from fix_postgres import Database
 from penstock import Node
+from penstock.embedded import wait_until
+from penstock.lakehouse.log import entry_uri, list_log
+from penstock.lakehouse.storage import Storage
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -105,8 +109,25 @@ def test_a_node_that_was_replaced_ends(
     assert sorted(delta_rows(pin.uri, pin.version)) == [(i,) for i in range(1, 201)]
 
 
+def test_a_signal_ends_the_wait_for_the_other_node(node: NodeProcess, copy: NodeProcess) -> None:
+    """As it ends a node that runs: nothing is wrong."""
+    os.killpg(node.pid, signal.SIGSTOP)
+    copy.start()
+    node_waits = "waiting for its next sign"
+    wait_until(lambda: node_waits in copy.log(), node_waits, state=copy.log)
+    began = time.monotonic()
+    assert copy.stop() == 0
+    assert time.monotonic() - began < 15
+    os.killpg(node.pid, signal.SIGCONT)
+
+
 def test_a_killed_node_starts_again_at_once(node: NodeProcess, database: Database) -> None:
+    """Its lease, which it has not given back, is known to be of an ended process."""
     node.kill9()
+    storage = Storage(node.warehouse_uri)
+    uri = f"{storage.uri}/_penstock/running"
+    entry = json.loads(storage.read(entry_uri(uri, list_log(storage, uri).newest or 0)))
+    assert entry["pid"] == node.pid and not entry["free"]
     began = time.monotonic()
     node.start()
     database.execute("INSERT INTO t VALUES (1)")
