@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.attribute import Attribute
 from penstock.catalog import Catalog
-from penstock.errors import ProtocolViolation, UndefinedObject
+from penstock.errors import ObjectInUse, ProtocolViolation, UndefinedObject
 from penstock.lakehouse.storage import Storage
 from penstock.lsn import Lsn
 from penstock.pgoutput.columnar import XLOGDATA_HEADER, MessageChunk
@@ -419,6 +419,30 @@ def test_a_definition_goes_with_the_subtransaction_that_it_came_in(tmp_path: Pat
     assert taken(inbox)[8:] == [
         Begin(Lsn(20), 7, 5), Origin(Lsn(3), "elsewhere"), Commit(Lsn(20), Lsn(21), 7)
     ]  # fmt: skip
+
+
+def test_a_node_that_was_replaced_removes_no_prepared_transaction(tmp_path: Path) -> None:
+    """Its files are those of the node that runs now."""
+    node = Receiving(tmp_path)
+    node.add(BeginPrepare(*PREPARED), relation(1, "a"), insert(1), Prepare(*PREPARED))
+    kept = node.litter()
+    assert kept
+
+    def refuse() -> None:
+        raise ObjectInUse("another node")
+
+    store = replace(node.prepared._store, check=refuse)
+    replaced = PreparedTransactions(store)
+    replaced.begin(None)
+    prepare = Prepare(*PREPARED)
+    rollback = RollbackPrepared(prepare.end_lsn, Lsn(99), 7, 7, prepare.xid, "")
+    with pytest.raises(ObjectInUse):
+        replaced.roll_back(rollback)
+    with Catalog.create(f"sqlite:///{tmp_path / 'other.db'}") as lost, pytest.raises(ObjectInUse):
+        PreparedTransactions(replace(store, catalog=lost)).begin(None)
+    assert node.litter() == kept and node.xids() == [prepare.xid]
+    node.prepared.roll_back(rollback)
+    assert not node.litter()
 
 
 START, STOP = StreamStart(5, True), StreamStop()

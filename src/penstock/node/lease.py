@@ -109,7 +109,7 @@ class Holder:
         the lock of its own folder."""
         if not self.boot or self.boot != me.boot:
             return False
-        if self.lock == me.lock:
+        if self.lock and self.lock == me.lock:
             return True
         return bool(self.pids) and self.pids == me.pids and _has_ended(self.pid, self.started)
 
@@ -142,6 +142,7 @@ class Lease:
         self._me = Holder.here(lock)
         self._guard = threading.Lock()
         self._version = -1
+        self._silent: _Entry | None = None
         self._renewed = Elapsed()
         self._puts: deque[str] = deque(maxlen=_REMEMBERED)
         self._lost: ObjectInUse | None = None
@@ -164,7 +165,7 @@ class Lease:
 
     def check_free(self, running: int | None) -> None:
         """Return if no process holds the lease but that with the PID ``running``. Wait as ``take``
-        does. Raises StorageError, ObjectInUse."""
+        does, once for each holder. Raises StorageError, ObjectInUse."""
         holder = self._newest().holder
         if running is None or holder is None or holder.pid != running:
             self._wait_until_free(None)
@@ -174,10 +175,11 @@ class Lease:
         set before. Raises ObjectInUse."""
         watched = entry = self._newest()
         since, told = _now(), False
-        while not entry.is_free(self._me):
+        while entry != self._silent and not entry.is_free(self._me):
             if entry != watched:
                 raise self._in_use(entry.holder)
             if _now() - since >= EXPIRES_S:
+                self._silent = entry
                 break
             if stop is not None and stop.is_set():
                 return None

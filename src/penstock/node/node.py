@@ -115,6 +115,8 @@ class Node:
         self._monitoring: Monitoring | None = None
         self._lock: LockFile | None = None
         self._lease: Lease | None = None
+        self._others: Lease | None = None
+        """The lease as a process sees it that does not run the node."""
         self._catalog = Catalog.open(guc.state_url(self.folder, self.parameters))
         self._warehouse = self._make_warehouse()
         self._connections = Connections()
@@ -174,12 +176,14 @@ class Node:
         warehouse: this folder may be a copy. Raises StorageError, ConfigurationError, ObjectInUse.
         """
         self._warehouse.check_there()
-        owner, lease = self._warehouse.owner(), lease_on(self._warehouse, self.folder / LOCK_FILE)
+        owner = self._warehouse.owner()
         if owner not in (None, self._catalog.node_info.node_id):
             raise self._warehouse.not_ours(owner)
-        if lease is not None and not self._catalog.node_lock.is_held():
+        if self._others is None:
+            self._others = lease_on(self._warehouse, self.folder / LOCK_FILE)
+        if self._others is not None and not self._catalog.node_lock.is_held():
             running = running_process(self.folder)
-            lease.check_free(None if running is None else running.pid)
+            self._others.check_free(None if running is None else running.pid)
 
     # Statements
 
