@@ -122,12 +122,14 @@ def _recover(directory: Path, warehouse: str, state: str) -> None:
         typer.echo(f"Made again: subscription {name}, disabled; tables: {made.tables}")
         if made.prepared:
             typer.echo(
-                f"Not made again: {made.prepared} prepared transactions of subscription {name}. "
-                "Before you enable it, see pg_prepared_xacts of the publisher: a COMMIT PREPARED "
-                "stops it, and it must be copied again."
+                f"Not made again: prepared transactions of subscription {name}: {made.prepared}. "
+                "If the publisher commits them (see its pg_prepared_xacts), the subscription "
+                "stops, and must be copied again."
             )
     for name in found.unknown:
         typer.echo(f"Not made again: subscription {name}, of which there is no record: CREATE it")
+    for name in found.others:
+        typer.echo(f"Not made again: another subscription {name}, which has no cuts")
     if found.subscriptions:
         typer.echo("")
         typer.echo("Next, for each, with the password if its connection needs one:")

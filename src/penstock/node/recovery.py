@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,13 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was made again. ``unknown``: names in the cuts of which there is no record."""
+    """What was made again. ``unknown``: names in the cuts of which there is no record; ``others``:
+    names of which there is another record, without cuts."""
 
     parameters: bool
     subscriptions: Sequence[Made]
-    unknown: Sequence[str]
+    unknown: Sequence[str] = ()
+    others: Sequence[str] = ()
 
 
 def recover(folder: Path, warehouse: str | None, state: str | None) -> Recovered:
@@ -78,11 +80,11 @@ def recover(folder: Path, warehouse: str | None, state: str | None) -> Recovered
                     hint=f"Start it with: penstock start -D {folder}",
                 )
             made.pop_all()
-            return Recovered(True, (), ())
+            return Recovered(True, ())
         lake = Warehouse(guc.warehouse_uri(folder, parameters), fsync=parameters.fsync)
         found = _take_over(url, lake, folder)
         made.pop_all()
-        return Recovered(lacks_parameters, *found)
+        return replace(found, parameters=lacks_parameters)
 
 
 def _has_run(url: str) -> bool:
@@ -111,7 +113,7 @@ def _write_parameters(folder: Path, warehouse: str | None, state: str | None) ->
     (folder / guc.FILE_NAME).write_text(text, encoding="utf-8")
 
 
-def _take_over(url: str, lake: Warehouse, folder: Path) -> tuple[list[Made], list[str]]:
+def _take_over(url: str, lake: Warehouse, folder: Path) -> Recovered:
     if lake.owner() is None:
         raise ConfigurationError(
             f'the warehouse "{lake.uri}" is no node\'s',
@@ -128,7 +130,7 @@ def _take_over(url: str, lake: Warehouse, folder: Path) -> tuple[list[Made], lis
         if not has_node(url):
             Catalog.create(url).close()
         catalog = undo.enter_context(Catalog.open(url))
-        made = []
+        made, others = [], []
         with catalog.write() as t:
             known = {subscription.app_id: subscription for subscription in t.subscriptions.all()}
             for record, tables in found:
@@ -137,11 +139,13 @@ def _take_over(url: str, lake: Warehouse, folder: Path) -> tuple[list[Made], lis
                     subscription = t.subscriptions.create(**record, enabled=False)
                 if subscription is not None:
                     made.append(Made(subscription, tables, _prepared(lake, subscription)))
+                else:
+                    others.append(record["name"])
         names = {record["name"] for record, _ in found}
         unknown = lake.cuts.names() - names
         lake.claim(catalog.node_info.node_id)
         catalog.record_warehouse(lake.uri)
-    return made, sorted(unknown)
+    return Recovered(False, made, sorted(unknown), others)
 
 
 def _recorded(lake: Warehouse) -> list[tuple[dict[str, Any], int]]:
