@@ -12,7 +12,7 @@ export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-quick bench-hour bench-slots bench-memory bench-large bench-verify bench-proof lint format clean
+.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-quick bench-hour bench-slots bench-tables bench-memory bench-large bench-verify bench-proof lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
@@ -31,6 +31,7 @@ help:
 	@echo 'make bench-quick  the same with small sizes, four minutes; prints and adds nothing'
 	@echo 'make bench-hour  an hour of pgbench against a node: lag, memory, files (ARGS="--seconds 600")'
 	@echo 'make bench-slots  changes read from a slot by SQL, beside PostgreSQL (ARGS=--help)'
+	@echo 'make bench-tables  start, status, scrape, memory with 100 to 10,000 tables (ARGS=--help)'
 	@echo 'make bench-memory  peaks of memory with wide rows and many files (ARGS=--help)'
 	@echo 'make bench-large  one transaction of 20 million rows, from COMMIT to readable (ARGS=--help)'
 	@echo 'make bench-verify  penstock verify of 5 million rows while pgbench writes (ARGS=--help)'
@@ -145,6 +146,9 @@ bench-hour: $(STAMPS)/jars
 
 bench-slots: $(STAMPS)/jars
 	$(BIN)/python bench/slot_changes.py $(ARGS)
+
+bench-tables: $(STAMPS)/jars
+	$(BIN)/python bench/tables.py $(ARGS)
 
 bench-memory: $(STAMPS)/jars
 	$(BIN)/python bench/memory.py $(ARGS)

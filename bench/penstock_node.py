@@ -176,10 +176,12 @@ class PenstockSubscriber(Side):
         )
 
 
-def rows_at_cut(process: NodeProcess, node: Node, table: str) -> int | None:
-    """Rows of a table of schema public at the newest cut of the subscription that is called like
-    it; None before the first."""
-    cut = node.cut(table)
+def rows_at_cut(
+    process: NodeProcess, node: Node, table: str, subscription: str | None = None
+) -> int | None:
+    """Rows of a table of schema public at the newest cut of a subscription, which is called like
+    the table unless it is given; None before the first."""
+    cut = node.cut(subscription or table)
     member = None if cut is None else cut.tables.get(("public", table))
     opened = Warehouse(str(process.warehouse), fsync=False).open("public", table)
     if member is None or opened is None or opened.version < member.version:
