@@ -7,16 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pyspark
 
 from penstock.embedded import free_port, wait_until
+from processes import below, command_line
 
 _CLASS: Final = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
+_EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 _WHERE: Final = ("--host", "127.0.0.1", "--webui-port", "0")
 
 
@@ -49,6 +52,14 @@ class _Daemon:
 
         wait_until(lambda: text in said(), repr(text), 60, state=said, guard=guard, pause=0.1)
 
+    def kill(self, word: bytes) -> bool:
+        """SIGKILL to the processes below that have the word in their command line."""
+        found = [process for process in below(self._process.pid) if word in command_line(process)]
+        for process in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        return bool(found)
+
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
@@ -62,21 +73,27 @@ class StandaloneCluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._stack = contextlib.ExitStack()
-        self._workers = 0
+        self._workers: list[_Daemon] = []
         port = free_port()
         self.url = f"spark://127.0.0.1:{port}"
         self._start("master", "I have been elected leader", _MASTER, "--port", str(port))
 
     def start_worker(self) -> None:
         """Start one more worker, of one core."""
-        name = f"worker-{self._workers}"
-        self._workers += 1
+        name = f"worker-{len(self._workers)}"
         memory = ("--cores", "1", "--memory", "800m", "--work-dir", str(self._folder / name))
-        self._start(name, "Successfully registered with master", _WORKER, *memory, self.url)
+        ready = "Successfully registered with master"
+        self._workers.append(self._start(name, ready, _WORKER, *memory, self.url))
 
-    def _start(self, name: str, ready: str, kind: str, *arguments: str) -> None:
+    def kill_executors(self, count: int) -> None:
+        """SIGKILL to the executors of so many workers, each as soon as there is one."""
+        for worker in self._workers[:count]:
+            wait_until(partial(worker.kill, _EXECUTOR), "an executor", 60, pause=0.05)
+
+    def _start(self, name: str, ready: str, kind: str, *arguments: str) -> _Daemon:
         daemon = _Daemon(self._folder / f"{name}.log", kind, *_WHERE, *arguments)
         self._stack.enter_context(contextlib.closing(daemon)).wait_for(ready)
+        return daemon
 
     def __enter__(self) -> StandaloneCluster:
         return self

@@ -201,23 +201,23 @@ class Arena:
         self.proxy.resume()
         self.catch_up()
 
-    def kill_of_spark(self, word: bytes) -> None:
-        """SIGKILL to processes of Spark, of which a word stands in the command line: while a table
-        is copied, and twice while Spark applies batches. The node goes on by itself."""
+    def kill_of_spark(self, kill: Callable[[], None], master: str = "local[5]") -> None:
+        """``kill`` processes of Spark: while a table is copied, and twice while Spark applies
+        batches. The node goes on by itself."""
         if self.node.running:
             self.node.kill9()
-        self.draw_limits(master="local[5]")
+        self.draw_limits(master)
         self.node.start()
         self.new_cut()
         before = self.proxy.connections
         name = self.let_a_table_join()
         self._copying(name, before)
-        self.node.kill_below(word)
+        kill()
         self.joined(name)
         for _ in range(2):
             self.new_cut()
             self.pause(1.0)
-            self.node.kill_below(word)
+            kill()
             self.catch_up()
         self.kills += 3
 
@@ -260,7 +260,8 @@ class Arena:
         }
         # With few cores, the node applies batches itself; with more, Spark does.
         master = master or self.rng.choice(("local[2]", "local[5]"))
-        self.node.configure({**NODE, **limits}, master=master)
+        memory = "" if master.startswith("local") else "512m"
+        self.node.configure({**NODE, **limits}, master=master, executor_memory=memory)
 
     def end_somewhere(self) -> None:
         """Have no node that runs."""

@@ -41,10 +41,13 @@ KINDS: Final[Mapping[str, Callable[[Arena], None]]] = {
 }
 
 OF_SPARK: Final[Mapping[str, Callable[[Arena], None]]] = {
-    "SIGKILL of the JVM": lambda arena: arena.kill_of_spark(b"java"),
-    "SIGKILL of Python workers": lambda arena: arena.kill_of_spark(
-        b"penstock.pipeline.worker_daemon"
-    ),
+    f"SIGKILL of {what}": lambda arena, word=word: arena.kill_of_spark(  # type: ignore[misc]
+        lambda: arena.node.kill_below(word)
+    )
+    for what, word in (
+        ("the JVM", b"java"),
+        ("Python workers", b"penstock.pipeline.worker_daemon"),
+    )
 }
 """Each kills three times: in a copy, and twice in batches."""
 

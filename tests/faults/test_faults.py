@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from end_to_end.standalone_cluster import StandaloneCluster
 from faults.arena import Arena
 from faults.heavy import part_of_make_faults
 from faults.kinds import KINDS, OF_SPARK, plan
 
 CYCLES = int(os.environ.get("PENSTOCK_FAULT_CYCLES", "2"))
 SEED = int(os.environ.get("PENSTOCK_FAULT_SEED", "1"))
+ALL = {**KINDS, **OF_SPARK}
 
 pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -58,12 +61,33 @@ def test_processes_of_spark_that_are_killed(
         live_through(arena, [*OF_SPARK] * -(-CYCLES // 8), capsys)
 
 
-def live_through(arena: Arena, kinds: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+@part_of_make_faults
+def test_executors_that_are_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with StandaloneCluster(tmp_path) as cluster, Arena(tmp_path, SEED) as arena:
+        for _ in range(5):  # with fewer cores, the node applies batches itself
+            cluster.start_worker()
+        kinds = {
+            f"SIGKILL of {count} executors": partial(
+                Arena.kill_of_spark,
+                kill=partial(cluster.kill_executors, count),
+                master=cluster.url,
+            )
+            for count in (1, 5)
+        }
+        live_through(arena, [*kinds] * -(-CYCLES // 8), capsys, kinds)
+
+
+def live_through(
+    arena: Arena,
+    names: Sequence[str],
+    capsys: pytest.CaptureFixture[str],
+    kinds: Mapping[str, Callable[[Arena], None]] = ALL,
+) -> None:
     """One cycle of each kind, and the comparison of all tables."""
-    for number, kind in enumerate(kinds, 1):
+    for number, kind in enumerate(names, 1):
         with capsys.disabled():
-            print(f"\ncycle {number} of {len(kinds)}: {kind} ...", end="", flush=True)
-        cycle = arena.run(kind, {**KINDS, **OF_SPARK}[kind])
+            print(f"\ncycle {number} of {len(names)}: {kind} ...", end="", flush=True)
+        cycle = arena.run(kind, kinds[kind])
         with capsys.disabled():
             print(f" {cycle.cuts} cuts in {cycle.seconds:.0f} s", end="", flush=True)
     differences = arena.finish()
@@ -72,7 +96,7 @@ def live_through(arena: Arena, kinds: Sequence[str], capsys: pytest.CaptureFixtu
     with capsys.disabled():
         print(report(arena, lost, made_up))
     assert not any(differences), "\n".join(str(found) for found in differences if found)
-    assert arena.cuts.checked >= len(kinds)
+    assert arena.cuts.checked >= len(names)
 
 
 def test_a_full_run_has_every_kind_of_fault() -> None:
