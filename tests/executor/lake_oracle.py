@@ -30,10 +30,11 @@ from penstock.pipeline.prune import candidates
 from penstock.sql import RangeVar
 from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
 from penstock.sql.grammar.raw_statements import parse_query
-from penstock.sql.to_duckdb import numeric_functions
+from penstock.sql.to_duckdb import fmgr
 from penstock.sql.to_duckdb.conditions import conjuncts, equal_to
 from penstock.sql.to_duckdb.duckdb_change import compile_expression
 from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, TableInput, compile_query
+from penstock.sql.to_duckdb.pg_proc import PYTHON
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sql.typed.change_analysis import ChangePlan, analyze_change
 from penstock.sql.typed.primnodes import Node
@@ -72,7 +73,7 @@ class LakeOracle:
         connection.execute("SET TimeZone = 'UTC'")
         self._duckdb = duckdb.connect(config={"threads": 1, "autoload_known_extensions": False})
         self._duckdb.execute("SET TimeZone = 'UTC'")
-        numeric_functions.register(self._duckdb)
+        fmgr.register(self._duckdb, PYTHON)
         self._columns: dict[str, tuple[Attribute, ...]] = {}
         self._tables: dict[str, pa.Table] = {}
         self._files: dict[str, list[DataFile]] = {}

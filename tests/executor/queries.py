@@ -133,7 +133,49 @@ class Queries:
             f"CASE WHEN {self._condition(columns, 0)} THEN {whole} ELSE 0 END",
             f"CASE {whole} WHEN 1 THEN 'one' WHEN 2 THEN 'two' END",
             f"({deeper}) IS NULL",
+            f"length(repeat({text}, {self._one('3', '20000', whole)}))",
+            f"substr({text}, {whole})",
+            f"substring({text} FROM {whole} FOR abs({whole}))",
+            f"rpad({text}, {self._one('5', whole)}, 'xy')",
+            f"({text})::bytea",
+            f"split_part({text}, ' ', 1)",
+            f"translate({text}, 'ab', 'x')",
+            f"coalesce({number}, 2.0625)",
+            f"greatest({number}, 1.0625)",
+            f"sqrt(abs({number})::numeric)",
+            f"({number})::text::numeric + 0.50",
+            f"({whole})::float8 ^ 2",
+            f"to_hex({whole})",
+            f"array_to_string(ARRAY[{whole}, 1], ',')",
+            f"concat({text}, {number}, {whole})",
+            f"{whole} * interval '1 day 02:00'",
+            "interval '1 mon' + interval '3 days'",
+            "'[1,5]'::int4range",
+            f"({text}) LIKE ('%' || {text})",
+            *self._of_times(columns),
         )
+
+    def _of_times(self, columns: list[tuple[str, str]]) -> list[str]:
+        """Values of dates and timestamps, which not every FROM has."""
+        day, moment = self._of(columns, "date"), self._of(columns, "timestamp(3)")
+        found = []
+        if day is not None:
+            found += [
+                f"extract(epoch FROM {day})",
+                f"{day}::timestamptz",
+                f"{day} - interval '1 h'",
+            ]
+        if moment is not None:
+            found += [
+                f"extract(second FROM {moment})",
+                f"date_trunc('decade', {moment})",
+                f"{moment} > timestamptz '2000-01-01'",
+                f"{moment} - timestamp '2000-01-01 10:00'",
+                f"age({moment}, timestamp '1999-05-05')",
+                f"{moment}::text",
+                f"{moment}::time",
+            ]
+        return found
 
     def _condition(self, columns: list[tuple[str, str]], depth: int = 2) -> str:
         number = self._of(columns, *_NUMBERS) or "1"
@@ -291,10 +333,18 @@ class Queries:
             "ORDER BY id", "ORDER BY id DESC", "ORDER BY s, id", "ORDER BY p DESC, id"
         )
         frame = self._one("", " ROWS BETWEEN 1 PRECEDING AND CURRENT ROW",
-                          " ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING")  # fmt: skip
-        call = self._one("sum(i)", "count(*)", "row_number()", "rank()", "lag(s)", "lead(i, 2)",
-                         "first_value(s)", "last_value(p)", "ntile(3)", "avg(p)", "max(d)",
-                         "dense_rank()", "percent_rank()", "nth_value(i, 2)")  # fmt: skip
+                          " ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING",
+                          " ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING EXCLUDE CURRENT ROW",
+                          " GROUPS BETWEEN 1 PRECEDING AND CURRENT ROW EXCLUDE TIES",
+                          " RANGE BETWEEN 1 PRECEDING AND 2 FOLLOWING")  # fmt: skip
+        if "RANGE" in frame:
+            order = self._one("ORDER BY i", "ORDER BY id DESC", "ORDER BY n")
+        calls = ["sum(i)", "count(*)", "row_number()", "rank()", "lag(s)", "lead(i, 2)",
+                 "first_value(s)", "last_value(p)", "ntile(3)", "avg(p)", "max(d)",
+                 "dense_rank()", "percent_rank()", "nth_value(i, 2)"]  # fmt: skip
+        if "RANGE" in frame:  # with peers, whose order nothing tells
+            calls = ["sum(i)", "count(*)", "avg(p)", "max(d)"]
+        call = self._one(*calls)
         return (
             f"SELECT id, {call} OVER ({partition}{order}{frame}) FROM t ORDER BY {self._order(2)}"
         )

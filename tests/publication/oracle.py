@@ -14,6 +14,8 @@ from penstock.attribute import Attribute
 from penstock.errors import PenstockError
 from penstock.publication.relation_sync import any_of
 from penstock.publication.row_filter import RowFilter, compile_row_filter
+from penstock.sql.to_duckdb import fmgr
+from penstock.sql.to_duckdb.pg_proc import PYTHON
 from server_rows import arrow_arrays
 
 Verdict = tuple[str, str, str | None]
@@ -34,6 +36,7 @@ class World:
     def __init__(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
         self._connection = connection
         self._duckdb = duckdb.connect(config={"threads": 1, "autoload_known_extensions": False})
+        fmgr.register(self._duckdb, PYTHON)
         self.columns: list[Attribute] = []
         self.rows = 0
         self.error = ""

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from penstock.catalog import LakeTable
 from penstock.errors import PenstockError, SparkUnavailable
 from penstock.executor.rows import partly_done
-from penstock.pipeline.evaluate import error_in_text
+from penstock.sql.to_duckdb.fmgr import retold
 from penstock.sqlstate import StatementCompletionUnknown
 
 SPARK_ENDED: Final = (Py4JNetworkError, ConnectionError)
@@ -92,7 +92,7 @@ _JAVA: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 def _failure(message: str, trace: str, table: str, sqlstate: str | None = None) -> PenstockError:
     """Return our error for one of Spark's. ``trace`` has the causes, which the message of a failed
     job may lack. ``table``: the name of the table that is written, or ""."""
-    told = error_in_text(trace)
+    told = retold(trace)
     if told is not None:
         return told
     for pattern, state, words in _CONSTRAINTS:

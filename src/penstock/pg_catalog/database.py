@@ -79,7 +79,7 @@ from penstock.sql.grammar.parsenodes import (
 )
 from penstock.sql.text.array_literals import join_array, split_array
 from penstock.sql.text.limits import limited_depth
-from penstock.sql.to_duckdb import numeric_functions
+from penstock.sql.to_duckdb import fmgr
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, RowSource, TableFunction
 from penstock.sql.to_duckdb.catalog_lowering import (
     INT2_FROM_0,
@@ -89,19 +89,16 @@ from penstock.sql.to_duckdb.catalog_lowering import (
     from_zero,
     held_as,
 )
-from penstock.sql.to_duckdb.catalog_query import compile_catalog_query
-from penstock.sql.to_duckdb.catalog_templates import KNOWN_FUNCTIONS, SERIES_TOO_LONG
+from penstock.sql.to_duckdb.catalog_query import (
+    KNOWN_FUNCTIONS,
+    SERIES_TOO_LONG,
+    compile_catalog_query,
+)
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
 from penstock.sql.to_duckdb.duckdb_values import (
     duckdb_date,
 )
-from penstock.sql.to_duckdb.text_functions import (
-    STRING_TO_ARRAY,
-    TEXT_FUNCTIONS,
-    Budget,
-    split_size,
-    string_to_array,
-)
+from penstock.sql.to_duckdb.pg_proc import PYTHON
 from penstock.sql.typed.literals import canonical
 from penstock.sql.typed.query_nodes import FunctionScan, Query
 from penstock.sql.typed.scope import Surroundings
@@ -132,33 +129,43 @@ _IDLE: Final = 4
 """The largest number of idle instances kept; each takes a few megabytes."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Instance:
+    """A connection, and the bytes of text that its functions have made."""
+
+    connection: duckdb.DuckDBPyConnection
+    budget: fmgr.Budget
+
+
 class Connections:
     """A node's pool; threads may share it."""
 
     def __init__(self) -> None:
-        self._idle: list[duckdb.DuckDBPyConnection] = []
+        self._idle: list[_Instance] = []
         self._lock = threading.Lock()
 
-    def take(self) -> duckdb.DuckDBPyConnection:
-        """Return a connection for the caller alone."""
+    def take(self) -> _Instance:
+        """Return an instance for the caller alone."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
         connection = duckdb.connect(":memory:", config=_CONFIG)
         connection.execute("CREATE SCHEMA cat")
-        numeric_functions.register(connection)
-        return connection
+        budget = fmgr.Budget(per_call=False)
+        fmgr.register(connection, PYTHON, budget)
+        return _Instance(connection, budget)
 
     def close(self) -> None:
-        """Close the idle connections; a connection given back later is kept again."""
+        """Close the idle instances; one that is given back later is kept again."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        for instance in idle:
+            instance.connection.close()
 
-    def give_back(self, connection: duckdb.DuckDBPyConnection, functions: set[str]) -> None:
-        """Drop the tables of schema ``cat`` and the ``functions``, and keep the connection; close
-        it if dropping fails."""
+    def give_back(self, instance: _Instance, functions: set[str]) -> None:
+        """Drop the tables of schema ``cat`` and the ``functions``, and keep the instance; close it
+        if dropping fails."""
+        connection = instance.connection
         try:
             connection.execute("DROP SCHEMA cat CASCADE; CREATE SCHEMA cat")
             for name in functions:
@@ -168,7 +175,7 @@ class Connections:
             return
         with self._lock:
             if len(self._idle) < _IDLE:
-                self._idle.append(connection)
+                self._idle.append(instance)
                 return
         connection.close()
 
@@ -228,9 +235,7 @@ class CatalogDatabase:
         self._snapshot = snapshot
         self._session = session
         self._catalogs = catalogs(session.version)
-        self._budget = Budget()
         self._functions = {
-            **_text_functions(self._budget),
             **conversions(),
             **functions(snapshot, session),
             **more,
@@ -239,6 +244,7 @@ class CatalogDatabase:
         self._open_rows = open_rows
         self._internal = {"existing_publication": existing_publication(snapshot)}
         self._signatures = {name: f.signature for name, f in self._functions.items()}
+        self._instance: _Instance | None = None
         self._connection: Any = None
         self._reusable = True
         self._loaded: set[str] = set()
@@ -309,13 +315,13 @@ class CatalogDatabase:
 
     def close(self) -> None:
         """Free the memory."""
-        connection, self._connection = self._connection, None
-        if connection is None:
+        instance, self._instance = self._instance, None
+        if instance is None:
             return
         if self._reusable:
-            self._connections.give_back(connection, set(map(_held_name, self._registered)))
+            self._connections.give_back(instance, set(map(_held_name, self._registered)))
         else:
-            connection.close()
+            instance.connection.close()
 
     def _translate(self, query: SelectStmt, said: Sequence[int]) -> Translation:
         translation = translate(
@@ -367,8 +373,9 @@ class CatalogDatabase:
     def _opened(self, translation: Translation, values: list[Any]) -> Iterator[list[RowStream]]:
         """Prepare DuckDB for a query, and begin its sources; they are closed afterwards."""
         self._reusable = False
-        if self._connection is None:
-            self._connection = self._connections.take()
+        if self._instance is None:
+            self._instance = self._connections.take()
+            self._connection = self._instance.connection
             for name, function in self._internal.items():
                 self._register(name, function)
         for table in sorted(translation.tables - self._loaded):
@@ -376,7 +383,7 @@ class CatalogDatabase:
         for name in sorted(translation.functions - self._registered):
             self._register(name, self._functions[name])
         self._errors.clear()
-        self._budget.reset()
+        self._instance.budget.reset()
         longest_s = _FOR_EVER if translation.sources else _LONGEST_S
         watch = _Watch(self._connection.interrupt, self._session.cancelled, longest_s)
         watch.start()
@@ -455,19 +462,6 @@ class CatalogDatabase:
             side_effects=True,
         )
         self._registered.add(name)
-
-
-def _text_functions(budget: Budget) -> dict[str, PythonFunction]:
-    found = {
-        name: PythonFunction(function.signature, function.counted(budget))
-        for name, function in TEXT_FUNCTIONS.items()
-    }
-
-    def split(text: str | None, separator: str | None, null: str | None) -> list[str | None] | None:
-        budget.take(split_size(text, separator))
-        return string_to_array(text, separator, null)
-
-    return {**found, STRING_TO_ARRAY.name: PythonFunction(STRING_TO_ARRAY, split, strict=False)}
 
 
 def _held_name(function: str) -> str:

@@ -21,8 +21,9 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.sql.to_duckdb import numeric_functions
+from penstock.sql.to_duckdb import fmgr
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
+from penstock.sql.to_duckdb.pg_proc import PYTHON
 from penstock.sqlstate import OutOfMemory
 
 MEMORY: Final = "1GiB"
@@ -80,7 +81,7 @@ def connect() -> duckdb.DuckDBPyConnection:
         }
     )
     opened.execute("set TimeZone = 'UTC'")
-    numeric_functions.register(opened)
+    fmgr.register(opened, PYTHON)
     with _opening:
         _open.add(opened)
     return opened

@@ -6,10 +6,8 @@ of Arrow arrays that Spark's executors call. The caller decides where a function
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import duckdb
 import pyarrow as pa
@@ -17,11 +15,9 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.pgtypes.datetime import check_range
 from penstock.pipeline.duck import connection, query_error
+from penstock.sql.to_duckdb.fmgr import told
 from penstock.sqlstate import NumericValueOutOfRange
 
-_TOLD: Final = "<penstock {} {} penstock>"
-"""The form of an error in an exception's text, because Spark gives the driver only that text."""
-_RETOLD: Final = re.compile(r"<penstock (\w{5}) (.*?) penstock>", re.DOTALL)
 _ROW = "row_of_batch"
 _VALUE = "value_of_row"
 
@@ -45,7 +41,7 @@ class Evaluation:
             try:
                 return self.values(*arguments)
             except PenstockError as error:
-                raise RuntimeError(_TOLD.format(error.sqlstate, error.message)) from None
+                raise RuntimeError(told(error)) from None
 
         return evaluate
 
@@ -102,10 +98,3 @@ def as_kept(values: pa.Array, type: pa.DataType) -> pa.Array:
     if pa.types.is_date(type) or pa.types.is_timestamp(type):
         check_range(kept)
     return kept
-
-
-def error_in_text(text: str) -> PenstockError | None:
-    """Return the error of an evaluation from the text of Spark's exception; None if the text has no
-    such error."""
-    found = _RETOLD.search(text)
-    return None if found is None else PenstockError(found[2], sqlstate=found[1])

@@ -81,6 +81,8 @@ READ_FROM_TEXT: Final = {
 }
 """The types to which text can be cast, with the names of their input functions."""
 _OIDS: Final = frozenset({OID}) | REG_TYPES
+_INT4PL: Final = 177
+"""pg_proc.oid of int4pl"""
 _SUBSCRIPTS: Final = "generate_subscripts"
 _BOUNDS: Final = frozenset({"array_lower", "array_upper", "array_length", _SUBSCRIPTS})
 _LSN_TYPMOD: Final = numeric_typmod(20, 0)
@@ -190,13 +192,13 @@ def _node(node: Node) -> Any:
         ):
             return _call(f"{node.name}in", INT8, lowered(argument))
         case FuncExpr(name=name, arguments=(array, _)) if name in _BOUNDS:
-            zero = " from 0" if from_zero(array) else ""
+            zero = "_from_0" if from_zero(array) else ""
             # generate_subscripts keeps its oid, by which ``has_set`` sees that it returns a set.
             oid = node.oid if name == _SUBSCRIPTS else 0
             return replace(_below(node), oid=oid, name=f"{name}{zero}")
         case SubscriptingRef(array=array) if from_zero(array):
             below = _below(node)
-            index = OpExpr(INT4, 0, 0, "+", (below.index, Const(INT4, "1")))
+            index = OpExpr(INT4, 0, _INT4PL, "+", (below.index, Const(INT4, "1")))
             return replace(below, type=held(node.type), index=index)
         case FuncExpr(name="oid", arguments=(argument,)) if argument.type == INT8:
             return _call("oid_of_int8", INT8, lowered(argument))

@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from penstock.attribute import Attribute
-from penstock.errors import FeatureNotSupported
+from penstock.errors import FeatureNotSupported, InvalidParameterValue
 from penstock.pgtypes.pg_type import (
-    BOOL,
-    BPCHAR,
     BYTEA,
+    FLOATS,
     INT4,
+    INT8,
     INTEGERS,
     NAME,
     NUMERIC,
@@ -28,11 +28,9 @@ from penstock.pgtypes.pg_type import (
     VOID,
     XID,
 )
-from penstock.pgtypes.type_names import length_of
 from penstock.sql.builtin import functions, functions_by_name
 from penstock.sql.grammar.parsenodes import BoolOp, SetOperation
 from penstock.sql.text.limits import limited_depth
-from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.catalog_functions import (
     ANY,
     OF_BYTEA,
@@ -42,28 +40,10 @@ from penstock.sql.to_duckdb.catalog_functions import (
     TableFunction,
 )
 from penstock.sql.to_duckdb.catalog_lowering import held_as, lowered
-from penstock.sql.to_duckdb.catalog_templates import (
-    LONGEST_SERIES,
-    SERIES_TOO_LONG,
-    THROUGH_TEXT,
-    regexp_replace,
-    series,
-    shown,
-    table_column,
-    template,
-    texts,
-)
-from penstock.sql.to_duckdb.duckdb_functions import output_text
-from penstock.sql.to_duckdb.duckdb_predicate import is_like_escape, stripped
+from penstock.sql.to_duckdb.duckdb_predicate import stripped
 from penstock.sql.to_duckdb.duckdb_query import QueryCompiler
-from penstock.sql.to_duckdb.duckdb_values import (
-    STRINGS,
-    Value,
-    array,
-    duckdb_type,
-    refused,
-)
-from penstock.sql.to_duckdb.text_functions import BY_PROC, COMMON_PATTERN, STRING_TO_ARRAY
+from penstock.sql.to_duckdb.duckdb_values import Value, array, duckdb_type, refused
+from penstock.sql.to_duckdb.pg_proc import MOMENTS, names, printed, table_column, through_text
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.function_analysis import has_set
 from penstock.sql.typed.grouping import nodes_of
@@ -81,7 +61,6 @@ from penstock.sql.typed.primnodes import (
     FuncExpr,
     Node,
     OperatorCall,
-    OpExpr,
     Param,
     RelabelType,
     ScalarArrayOpExpr,
@@ -113,6 +92,16 @@ from penstock.sql.typed.query_nodes import (
 from penstock.sql.typed.set_returning import SERIES
 from penstock.sqlstate import UndefinedFunction
 
+LONGEST_SERIES: Final = 1_000_000
+SERIES_TOO_LONG: Final = "generate_series of more than a million numbers is not supported"
+THROUGH_TEXT: Final = frozenset({*MOMENTS, *FLOATS})
+"""Types with values that a Python function cannot pass to DuckDB: infinity, years BC, NaN."""
+_OTHERS: Final = """
+array_agg bool_and bool_or count dense_rank every generate_series json_build_object max min rank
+row_number string_agg sum _pg_expandarray
+"""
+KNOWN_FUNCTIONS: Final = names() | frozenset(_OTHERS.split())
+"""Known functions; a query without tables runs on the catalogs if it calls no others."""
 _LSN: Final = (20, 0)
 _OF_TYPES: Final[Mapping[tuple[str, tuple[int, ...]], str]] = {("age", (XID,)): "xid_age"}
 """The functions that the node provides for some types only, by name and argument types."""
@@ -158,6 +147,8 @@ def compile_catalog_query(
 class CatalogCompiler(QueryCompiler):
     """The compiler of one statement, in the types of ``lowered``."""
 
+    catalog = True
+
     def __init__(
         self,
         functions_: Mapping[str, CatalogFunction],
@@ -189,15 +180,6 @@ class CatalogCompiler(QueryCompiler):
                 node.typmod < 0 and argument.type == node.type
             ):
                 return self.value(argument)
-            case FuncExpr(arguments=(argument,), name="name") if argument.type in STRINGS:
-                return Value(f"left({self.value(argument).sql}, 63)", NAME)
-            case FuncExpr(name="bpchar", type=1042, arguments=(argument,)) if (
-                node.typmod >= 0 and argument.type == node.type
-            ):
-                length = Value(str(length_of(node.typmod)), INT4)
-                return replace(
-                    self.python("bpchar_ti", [self.value(argument), length]), type=BPCHAR
-                )
             case FuncExpr(form=Form.CALL | Form.SQL):
                 return self._call(node)
             case ArrayCoerceExpr(argument=argument):
@@ -205,11 +187,7 @@ class CatalogCompiler(QueryCompiler):
             case RelabelType(argument=argument):
                 return replace(self.value(argument), type=node.type)
             case CoerceViaIO(argument=argument):
-                return self._through_text(self.value(argument), node.type)
-            case OpExpr(arguments=(first, second)):
-                found = operation(self, node.name, first, second, node.type)
-                if found is not None:
-                    return found
+                return through_text(self.value(argument), node.type)
         return super()._value(node)
 
     def _session_value(self, node: Node, name: str) -> Value:
@@ -242,34 +220,13 @@ class CatalogCompiler(QueryCompiler):
             return self._rows_of(node, values)
         if node.name == SERIES:
             return Value(f"unnest({series(values)})", node.type)
-        found = self._of_text(node, values) or template(node.name, values, node.type)
-        return super()._value(node) if found is None else found
-
-    def _of_text(self, node: FuncExpr, values: Sequence[Value]) -> Value | None:
-        """Compile a text function: its results are PostgreSQL's, and their bytes are counted."""
         row = functions().get(node.oid)
-        called = node.name, () if row is None else row.arguments
-        exact = BY_PROC.get(called) or _OF_TYPES.get(called)
-        if exact is not None:
-            return replace(self.python(exact, values), type=node.type)
-        match node.name, len(values):
-            case "concat", _:
-                return self._concat(Value("''", TEXT), values)
-            case "concat_ws", _:
-                return self._concat(values[0], values[1:])
-            case "array_to_string", 2:
-                return self.python("array_to_string_at", [texts(values[0]), values[1]])
-            case "array_to_string", 3:
-                return self.python("array_to_string_att", [texts(values[0]), *values[1:]])
-            case "string_to_array", _:
-                return replace(self.python(STRING_TO_ARRAY.name, values), type=node.type)
-            case "regexp_replace", _:
-                return regexp_replace(node, values)
-        return None
-
-    def _concat(self, separator: Value, values: Sequence[Value]) -> Value:
-        items = Value(f"[{', '.join(map(shown, values))}]", TEXT)
-        return self.python("concat_ws_ta", [separator, items])
+        provided = _OF_TYPES.get((node.name, () if row is None else row.arguments))
+        if provided is not None:
+            return replace(self.python(provided, values), type=node.type)
+        if node.name == "json_build_object":
+            return Value(_json_object(values), node.type)
+        return super()._value(node)
 
     def python(self, name: str, values: Sequence[Value]) -> Value:
         """Compile a call of ``pg__name``, a function in Python."""
@@ -313,20 +270,6 @@ class CatalogCompiler(QueryCompiler):
             return value
         return Value(f"CAST({value.sql} AS {duckdb_type(target, None)})", target)
 
-    def _through_text(self, value: Value, target: int) -> Value:
-        if element(value.type) and target in STRINGS:
-            return replace(self.python("array_out_a", [texts(value)]), type=target)
-        if value.type in STRINGS and target in STRINGS:
-            return replace(value, type=target)
-        if value.type in STRINGS and element(target):
-            raise refused(f"the cast from text to {type_name(target)}")
-        if value.type in STRINGS and target == BYTEA:
-            return output_text(value, BYTEA)
-        if value.type == BOOL and target in STRINGS:
-            sql = f"CASE WHEN {value.sql} THEN 'true' WHEN NOT {value.sql} THEN 'false' END"
-            return Value(sql, target)
-        return replace(output_text(value, TEXT), type=target)
-
     def _aggregate(self, node: Aggref, over: str) -> Value:
         if self._counted and not node.order and node.name in ("array_agg", "string_agg"):
             value = super()._aggregate(node, over)
@@ -337,11 +280,7 @@ class CatalogCompiler(QueryCompiler):
 
     # Queries and FROM
 
-    def _texts(self, values: Sequence[Value]) -> dict[int, str]:
-        """Return no texts: a call with an effect would run for the value and again for its text."""
-        return {}
-
-    def query(self, query: Query, *, printed: bool = False) -> tuple[str, tuple[Value, ...]]:
+    def query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
         """Compile as for the lake, but keep a series in FROM in order, as a nested loop would."""
         query = postponed(query)
         around, self._counted = self._counted, ""
@@ -349,7 +288,7 @@ class CatalogCompiler(QueryCompiler):
         if counted:
             self._counted = counted[0]
         try:
-            sql, values = super().query(query, printed=printed)
+            sql, values = super().query(query)
         finally:
             around, self._counted = self._counted, around
         plain = not (query.sort or query.grouped or query.distinct or query.distinct_on)
@@ -402,6 +341,28 @@ class CatalogCompiler(QueryCompiler):
             [Value("", column.type_oid, _column_shape(column)) for column in node.columns],
         )
         return f"LATERAL ({sql}) AS {node.name}({names})"
+
+
+def _json_object(values: Sequence[Value]) -> str:
+    """Compile json_build_object with numbers, booleans and text as values."""
+    if len(values) % 2:
+        raise InvalidParameterValue("argument list must have even number of elements")
+    pairs: list[str] = []
+    for name, value in zip(values[::2], values[1::2], strict=True):
+        pairs += ["', '", f"to_json({printed(name)})::VARCHAR", "' : '"]
+        pairs.append(f"coalesce(to_json({value.sql})::VARCHAR, 'null')")
+    return " || ".join(("('{'", *pairs[1:], "'}')"))
+
+
+def series(values: Sequence[Value]) -> str:
+    """Return a list of numbers of limited length: DuckDB builds it outside its memory limit."""
+    start, stop, step = (*(value.sql for value in values), "1")[:3]
+    if any(value.type not in (INT4, INT8) for value in values):
+        raise refused("generate_series of these types")
+    long = f"abs(CAST({stop} AS BIGINT)-{start})>{LONGEST_SERIES}"
+    stop = f"CASE WHEN {long} THEN error('{SERIES_TOO_LONG}') ELSE {stop} END"
+    held = duckdb_type(values[0].type, None)
+    return f"CAST(generate_series({start}, {stop}, {step}) AS {held}[])"
 
 
 def _shape(oid: int) -> tuple[int, int] | None:
@@ -684,71 +645,6 @@ def _has_effect(name: str) -> bool:
 def _calls(item: object, name: str) -> int:
     own = isinstance(item, FuncExpr) and item.name == name
     return own + sum(_calls(each, name) for each in parts(item))
-
-
-# Compile operators that only catalog queries may use: computed patterns, bits, arrays.
-#
-# The result is a ``Value``, or None if ``duckdb_operators`` compiles the operator.
-
-_BACKSLASH: Final = "'\\'"
-_PATTERNS: Final = {
-    "~": "regexp_matches({0}, {1}, 's')",
-    "!~": "NOT regexp_matches({0}, {1}, 's')",
-    "~*": "regexp_matches({0}, {1}, 'is')",
-    "!~*": "NOT regexp_matches({0}, {1}, 'is')",
-    "~~": "{0} LIKE {1} ESCAPE '\\'",
-    "!~~": "{0} NOT LIKE {1} ESCAPE '\\'",
-    "~~*": "{0} ILIKE {1} ESCAPE '\\'",
-    "!~~*": "{0} NOT ILIKE {1} ESCAPE '\\'",
-}
-_BITS: Final = {"&": "&", "|": "|", "<<": "<<", ">>": ">>"}
-_HAS_ALL: Final = "(list_has_all({0}, {1}) AND len({1}) = list_count({1}))"
-"""array_contain_compare: no array contains a NULL."""
-_LISTS: Final = {"@>": (0, 1), "<@": (1, 0)}
-_OVERLAP: Final = "list_has_any({0}, {1})"
-_CONCATENATION: Final = "textcat_tt"
-
-
-class Compiler(Protocol):
-    """The compiler that turns nodes into values."""
-
-    def value(self, node: Node) -> Value: ...
-
-    def python(self, name: str, values: Sequence[Value]) -> Value: ...
-
-
-def operation(compiler: Compiler, name: str, first: Node, second: Node, type_: int) -> Value | None:
-    """Compile an operator that only catalog queries may use: computed patterns, bits, arrays."""
-    if name in _PATTERNS and isinstance(second, FuncExpr) and is_like_escape(second):
-        if all(isinstance(node, Const) for node in second.arguments):
-            return None
-        left, right, by = (compiler.value(node).sql for node in (first, *second.arguments))
-        sql = _PATTERNS[name].removesuffix(_BACKSLASH).format(left, right)
-        return Value(f"({sql}{by})", BOOL)
-    computed = not isinstance(second, Const)
-    if name in _PATTERNS and computed:
-        text, pattern = compiler.value(first), compiler.value(second)
-        if "~~" not in name:
-            pattern = compiler.python(COMMON_PATTERN, [pattern])
-        return Value(f"({_PATTERNS[name].format(text.sql, pattern.sql)})", BOOL)
-    if name in _BITS and {first.type, second.type} <= INTEGERS:
-        sql = f"({compiler.value(first).sql} {_BITS[name]} {compiler.value(second).sql})"
-        return Value(f"CAST({sql} AS {duckdb_type(type_, None)})", type_)
-    if name == "||" and {first.type, second.type} <= STRINGS - {BPCHAR}:
-        joined = compiler.python(_CONCATENATION, [compiler.value(first), compiler.value(second)])
-        return replace(joined, type=type_)
-    arrays = [node for node in (first, second) if element(node.type)]
-    if not arrays:
-        return None
-    values = [compiler.value(node) for node in (first, second)]
-    if name == "||":
-        lists = [v.sql if element(v.type) else f"[{v.sql}]" for v in values]
-        return Value(f"list_concat({lists[0]}, {lists[1]})", type_, values[0].shape)
-    if name != "&&" and name not in _LISTS:
-        return None
-    found = _OVERLAP if name == "&&" else _HAS_ALL
-    outer, inner = _LISTS.get(name, (0, 1))
-    return Value(found.format(values[outer].sql, values[inner].sql), BOOL)
 
 
 # Compile arguments of functions in FROM to DuckDB's SQL.

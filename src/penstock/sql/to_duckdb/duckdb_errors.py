@@ -9,19 +9,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.errors import InvalidParameterValue, PenstockError
+from penstock.errors import PenstockError
+from penstock.sql.to_duckdb.fmgr import retold
 from penstock.sqlstate import (
     InvalidTextRepresentation,
     NumericValueOutOfRange,
     StringDataRightTruncation,
 )
 
-NO_BYTEA: Final = "invalid input syntax for type bytea"
-NO_DIGIT: Final = "invalid hexadecimal digit"
-ODD_DIGITS: Final = "invalid hexadecimal data: odd number of digits"
 _RAISED: Final = {
-    NO_BYTEA: (NO_BYTEA, "22P02"),
-    ODD_DIGITS: (ODD_DIGITS, "22023"),
     "division by zero": ("division by zero", "22012"),
     "value out of range: overflow": ("value out of range: overflow", "22003"),
     "value out of range: underflow": ("value out of range: underflow", "22003"),
@@ -41,7 +37,6 @@ _RAISED: Final = {
 }
 _TOO_LONG: Final = re.compile(r"value too long for type character(?: varying)?\(\d+\)")
 _NO_LABEL: Final = re.compile(r'invalid input value for enum .*"', re.DOTALL)
-_NO_DIGIT: Final = re.compile(rf'{NO_DIGIT}: ".*"', re.DOTALL)
 _INTEGERS: Final = {
     "INT16": "smallint",
     "SMALLINT": "smallint",
@@ -64,15 +59,15 @@ _NUMERIC: Final = re.compile(r"(?:Could not cast value|Casting value) .* to (?:t
 
 def postgres_error(text: str) -> PenstockError:
     """Return PostgreSQL's error for the message of DuckDB's error."""
+    told = retold(text)
+    if told is not None:
+        return told
     for said, (message, sqlstate) in _RAISED.items():
         if said in text:
             return PenstockError(message, sqlstate=sqlstate)
     no_label = _NO_LABEL.search(text)
     if no_label is not None:
         return InvalidTextRepresentation(no_label[0])
-    no_digit = _NO_DIGIT.search(text)
-    if no_digit is not None:
-        return InvalidParameterValue(no_digit[0])
     too_long = _TOO_LONG.search(text)
     if too_long is not None:
         return StringDataRightTruncation(too_long[0])

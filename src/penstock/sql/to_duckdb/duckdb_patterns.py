@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import string
+from functools import lru_cache
 from typing import Final
 
 from penstock.identifiers import simple_quote_literal
@@ -16,6 +17,8 @@ from penstock.sql.to_duckdb.duckdb_values import refused
 from penstock.sqlstate import InvalidEscapeSequence
 
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+LOWER: Final = f"'{string.ascii_lowercase}'"
+UPPER: Final = f"'{string.ascii_uppercase}'"
 _MAX_REPEAT: Final = 255
 _CLASS: Final = (
     r"\[\^?(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9_ ,;@#%&<>/~\x80-\U0010ffff])+\]"
@@ -30,23 +33,55 @@ _REPLACEMENT: Final = re.compile(r"(?:[^\\]|\\[&1-9\\])*", re.DOTALL)
 _GROUP_REPEAT: Final = re.compile(r"[*+?]")
 
 
-def ascii_lower(sql: str) -> str:
-    """Return lower() of collation C."""
-    return f"translate({sql}, '{string.ascii_uppercase}', '{string.ascii_lowercase}')"
-
-
-def ascii_upper(sql: str) -> str:
-    """Return upper() of collation C."""
-    return f"translate({sql}, '{string.ascii_lowercase}', '{string.ascii_uppercase}')"
-
-
 def like(sql: str, pattern: str, insensitive: bool) -> str:
     """Compile ``sql LIKE pattern``. Raises 22025 for a backslash at the end of the pattern."""
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
-        raise InvalidEscapeSequence("LIKE pattern must not end with escape character")
+        raise _no_end()
     if insensitive:
-        sql, pattern = ascii_lower(sql), pattern.translate(_LOWER)
+        sql, pattern = f"translate({sql}, {UPPER}, {LOWER})", pattern.translate(_LOWER)
     return f"({sql} LIKE {simple_quote_literal(pattern)} ESCAPE '\\')"
+
+
+def like_matches(text: str, pattern: str) -> bool:
+    """Match a pattern that is not a constant (like_match.c). Raises 22025 only for a text that
+    matches up to an escape character at the pattern's end."""
+    parts, width, unfinished = _like_parts(pattern)
+    *before, last = parts
+    at = 0
+    for number, part in enumerate(before):
+        found = part.search(text, at) if number else part.match(text)
+        if found is None:
+            return False
+        at = found.end()
+    if unfinished:
+        if (last.search(text, at) if before else last.match(text)) is not None:
+            raise _no_end()
+        return False
+    start = len(text) - width
+    return start >= at and (bool(before) or not start) and last.match(text, start) is not None
+
+
+@lru_cache(maxsize=1024)
+def _like_parts(pattern: str) -> tuple[tuple[re.Pattern[str], ...], int, bool]:
+    """Return the parts between %, the last one's length, and whether an escape is its end."""
+    parts: list[list[str]] = [[]]
+    unfinished = False
+    for token in re.findall(r"\\.|%|.", pattern, re.DOTALL):
+        if token == "%":
+            parts.append([])
+        elif token == "\\":
+            unfinished = True
+        else:
+            parts[-1].append("." if token == "_" else re.escape(token[-1]))
+    made = ["".join(part) for part in parts]
+    blank = len(parts) > 1 and parts[-1] and set(parts[-1]) == {"."}
+    if unfinished and not blank:
+        made[-1] += "(?=.)"
+    return tuple(re.compile(part, re.DOTALL) for part in made), len(parts[-1]), unfinished
+
+
+def _no_end() -> InvalidEscapeSequence:
+    return InvalidEscapeSequence("LIKE pattern must not end with escape character")
 
 
 def like_escape(pattern: str, escape: str) -> str:
@@ -78,7 +113,7 @@ def regular_expression(sql: str, pattern: str, insensitive: bool) -> str:
     """Compile ``sql ~ pattern`` for the patterns that both engines read alike."""
     common_pattern(pattern)
     if insensitive:
-        sql, pattern = ascii_lower(sql), _lower_pattern(pattern)
+        sql, pattern = f"translate({sql}, {UPPER}, {LOWER})", lower_pattern(pattern)
     return f"regexp_matches({sql}, {simple_quote_literal(pattern)}, 's')"
 
 
@@ -96,7 +131,8 @@ def regular_replacement(sql: str, pattern: str, by: str, flags: str) -> str:
     return f"regexp_replace({sql}, {arguments}, '{options}')"
 
 
-def _lower_pattern(pattern: str) -> str:
+def lower_pattern(pattern: str) -> str:
+    """Return a regular expression with A to Z, but no escapes, in lower case."""
     return re.sub(r"\\.|[A-Z]", lambda match: match[0].translate(_LOWER), pattern)
 
 

@@ -18,7 +18,6 @@ from typing import Final
 from penstock.pgtypes.pg_type import (
     BOOL,
     BPCHAR,
-    FLOATS,
     INT2,
     INT4,
     INT8,
@@ -32,8 +31,6 @@ from penstock.sql.builtin import functions
 from penstock.sql.grammar.parsenodes import BoolOp
 from penstock.sql.text.array_literals import split_array
 from penstock.sql.text.quoting import type_name
-from penstock.sql.to_duckdb.duckdb_functions import cast, function
-from penstock.sql.to_duckdb.duckdb_operators import PLAIN, binary, compare, prefix
 from penstock.sql.to_duckdb.duckdb_patterns import like_escape
 from penstock.sql.to_duckdb.duckdb_values import (
     EACH,
@@ -44,12 +41,13 @@ from penstock.sql.to_duckdb.duckdb_values import (
     constant,
     duckdb_type,
     refused,
-    texts_of,
 )
-from penstock.sql.to_duckdb.interval_arithmetic import MOMENTS, evaluated, interval_operand, moved
+from penstock.sql.to_duckdb.interval_arithmetic import evaluated
+from penstock.sql.to_duckdb.pg_proc import PLAIN, Call, call, compare, element_cast, operator
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.operator_analysis import contains_var
 from penstock.sql.typed.primnodes import (
+    ArrayCoerceExpr,
     ArrayExpr,
     BooleanTest,
     BoolExpr,
@@ -65,6 +63,7 @@ from penstock.sql.typed.primnodes import (
     Node,
     NullIfExpr,
     NullTest,
+    OperatorCall,
     OpExpr,
     RelabelType,
     ScalarArrayOpExpr,
@@ -149,6 +148,9 @@ def _limited(value: Value) -> Value:
 
 class ExpressionCompiler:
     """Compiles nodes to values, and keeps the argument of the CASE that contains the node."""
+
+    catalog = False
+    """Whether the rows of functions for queries of the catalogs are used, too."""
 
     def __init__(self) -> None:
         self._case: list[tuple[Node, Value]] = []
@@ -248,28 +250,28 @@ class ExpressionCompiler:
         operands = [self._planned(argument) for argument in node.arguments]
         if any(map(_is_null, operands)) and functions()[node.function].strict:
             return constant(None, node.type)
-        if node.type in MOMENTS and (by := interval_operand(node.arguments)) is not None:
-            moment = next(each for each in node.arguments if each is not by)
-            return moved(node.name, self.value(moment), by, node.type)
-        values = [self.value(argument) for argument in node.arguments[:-1]]
-        last = node.arguments[-1]
-        if is_like_escape(last):
-            last = self._like_pattern(last)
-        value = self.value(last)
-        if not values:
-            return prefix(node.name, value)
-        result = binary(node.name, values[0], value, node.type, stripped(last))
-        return strict([values[0], value], result, operands)
+        nodes = [self._pattern(argument) for argument in node.arguments]
+        values = [self.value(argument) for argument in nodes]
+        result = self._operator_of(node, values, [stripped(each) for each in nodes])
+        return result if len(values) == 1 else strict(values, result, operands)
+
+    def _operator_of(
+        self, node: OperatorCall, values: Sequence[Value], nodes: Sequence[Node]
+    ) -> Value:
+        result = BOOL if isinstance(node, ScalarArrayOpExpr) else node.type
+        return operator(node.name, node.function, values, nodes, result, catalog=self.catalog)
 
     def _planned(self, node: Node) -> Node:
         """Return the argument of the CASE in place of the node that stands for it."""
         return self._case[-1][0] if isinstance(stripped(node), CaseTestExpr) else node
 
-    def _like_pattern(self, node: Node) -> Node:
-        assert isinstance(node, FuncExpr)
+    def _pattern(self, node: Node) -> Node:
+        """Return the pattern of ``LIKE ... ESCAPE`` with constants, any other node as it is."""
+        if not isinstance(node, FuncExpr) or node.name != "like_escape":
+            return node
         pattern, escape = (stripped(argument) for argument in node.arguments)
         if not isinstance(pattern, Const) or not isinstance(escape, Const):
-            raise refused("a pattern that is not a constant")
+            return node
         if pattern.text is None or escape.text is None:
             return Const(TEXT, None)
         return Const(TEXT, like_escape(pattern.text, escape.text))
@@ -314,7 +316,9 @@ class ExpressionCompiler:
             sql = f"({left.sql} {word} ({', '.join(value.sql for value in values)}))"
             return Value(sql, BOOL)
         compared = [
-            strict([left, value], binary(node.name, left, value, BOOL, stripped(item)))
+            strict(
+                [left, value], self._operator_of(node, [left, value], [left_node, stripped(item)])
+            )
             for value, item in zip(values, elements, strict=True)
         ]
         return conjunction(compared, BoolOp.OR if node.any else BoolOp.AND)
@@ -324,8 +328,8 @@ class ExpressionCompiler:
         if isinstance(right_node, Const):
             return Value("CAST(NULL AS BOOLEAN)", BOOL, None, left.fails)
         right = self.value(right_node)
-        item = Value(EACH, element(right.type), right.shape)
-        test = binary(node.name, left, item, BOOL, right_node)
+        item = Value("item", element(right.type), right.shape)
+        test = self._operator_of(node, [left, item], node.arguments)
         if test.fails:
             raise refused("ANY or ALL over an array with a value that may fail")
         found = f"list_transform({right.sql}, lambda {EACH}: {test.sql})"
@@ -340,19 +344,25 @@ class ExpressionCompiler:
 
     @_value.register
     def _function(self, node: FuncExpr) -> Value:
-        if is_cast(node):
+        if is_cast(node) and node.type == NUMERIC:
             argument = node.arguments[0]
-            if isinstance(argument, Const) and node.type == NUMERIC and argument.type in INTEGERS:
+            if isinstance(argument, Const) and argument.type in INTEGERS:
                 return constant(argument.text, NUMERIC)
-            if has_null(node):
-                return constant(None, node.type)
-            return cast(self.value(argument), node.type, node.typmod)
         called = functions().get(node.oid)
         if called is not None and called.strict and not called.returns_set and has_null(node):
             return constant(None, node.type)
         values = [self.value(argument) for argument in node.arguments]
         nodes = [stripped(argument) for argument in node.arguments]
-        return strict(values, function(node.name, values, nodes, node.type))
+        made = call(
+            node.oid, Call(node.name, values, nodes, node.type, node.typmod), catalog=self.catalog
+        )
+        if made is None and is_cast(node):
+            raise refused(f"the cast from {type_name(values[0].type)} to {type_name(node.type)}")
+        if made is None:
+            shown = ", ".join(type_name(value.type) for value in values)
+            raise refused(f"function {node.name}({shown})")
+        alone = len(values) == 1 or (called is not None and not called.strict)
+        return made if alone else strict(values, made)
 
     @_value.register
     def _relabel(self, node: RelabelType) -> Value:
@@ -361,6 +371,13 @@ class ExpressionCompiler:
         if not same:
             raise refused(f"the cast from {type_name(value.type)} to {type_name(node.type)}")
         return Value(value.sql, node.type, value.shape, value.fails)
+
+    @_value.register
+    def _array_coerce(self, node: ArrayCoerceExpr) -> Value:
+        value = self.value(node.argument)
+        made = element_cast(element(value.type), element(node.type), value.shape)
+        sql = value.sql if made.sql == "x" else f"list_transform({value.sql}, lambda x: {made.sql})"
+        return Value(sql, node.type, made.shape, value.fails or made.fails)
 
     @_value.register
     def _collate(self, node: CollateExpr) -> Value:
@@ -388,26 +405,19 @@ class ExpressionCompiler:
     def _coalesce(self, node: CoalesceExpr) -> Value:
         values, shape = aligned([self.value(argument) for argument in node.arguments])
         fails = any(value.fails for value in values)
-        texts = texts_of(values)
-        printed = None if texts is None else _first_known(values, texts)
-        return Value(
-            _first_known(values, [v.sql for v in values]), node.type, shape, fails, printed
-        )
+        return Value(_first_known(values), node.type, shape, fails)
 
     @_value.register
     def _min_max(self, node: MinMaxExpr) -> Value:
         values, shape = aligned([self.value(argument) for argument in node.arguments])
         name = "greatest" if node.greatest else "least"
-        if node.type not in PLAIN | FLOATS and shape is None:
+        given = ", ".join(value.sql for value in values)
+        sql = f"{name}({given})"
+        if node.type == NUMERIC and shape is None:
+            sql = f"pg_text('numeric_{name}', CAST([{given}] AS VARCHAR[]))"
+        elif node.type not in PLAIN and shape is None:
             raise refused(f"{name.upper()} of {type_name(node.type)}")
-        sql = f"{name}({', '.join(value.sql for value in values)})"
-        texts = texts_of(values)
-        printed = None
-        if texts is not None:  # the text of the first of the equal values
-            whens = zip(values, texts, strict=True)
-            cases = " ".join(f"WHEN {value.sql} = {sql} THEN {text}" for value, text in whens)
-            printed = f"CASE {cases} END"
-        return Value(sql, node.type, shape, any(value.fails for value in values), printed)
+        return Value(sql, node.type, shape, any(value.fails for value in values))
 
 
 def _test(node: NullTest | BooleanTest) -> str:
@@ -417,13 +427,13 @@ def _test(node: NullTest | BooleanTest) -> str:
     return "NOT UNKNOWN" if node.negated else "UNKNOWN"
 
 
-def _first_known(values: list[Value], shown: list[str]) -> str:
+def _first_known(values: list[Value]) -> str:
     """Compile COALESCE. If a value may fail, use CASE: it evaluates one value after another."""
     if not any(value.fails for value in values):
-        return f"COALESCE({', '.join(shown)})"
-    sql = shown[-1]
-    for value, text in zip(reversed(values[:-1]), reversed(shown[:-1]), strict=True):
-        sql = f"CASE WHEN ({value.sql}) IS NOT NULL THEN {text} ELSE {sql} END"
+        return f"COALESCE({', '.join(value.sql for value in values)})"
+    sql = values[-1].sql
+    for value in reversed(values[:-1]):
+        sql = f"CASE WHEN ({value.sql}) IS NOT NULL THEN {value.sql} ELSE {sql} END"
     return sql
 
 
@@ -432,8 +442,7 @@ def _branches(conditions: list[Value], results: list[Value], type_: int) -> Valu
     held = duckdb_type(type_, shape)
     fails = any(value.fails for value in [*conditions, *results])
     sql = _case(conditions, [f"CAST({result.sql} AS {held})" for result in results])
-    texts = texts_of(results)
-    return Value(sql, type_, shape, fails, None if texts is None else _case(conditions, texts))
+    return Value(sql, type_, shape, fails)
 
 
 def _case(conditions: list[Value], results: list[str]) -> str:
@@ -467,11 +476,6 @@ def _is_constant(node: Node) -> bool:
     if isinstance(node, Var | CaseTestExpr):
         return False
     return all(map(_is_constant, children(node)))
-
-
-def is_like_escape(node: Node) -> bool:
-    """Tell whether the node is ``LIKE ... ESCAPE``."""
-    return isinstance(node, FuncExpr) and node.name == "like_escape"
 
 
 def _elements(node: Node) -> Sequence[Node] | None:

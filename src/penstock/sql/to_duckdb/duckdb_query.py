@@ -9,24 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Final, TypeVar
 
 from penstock.attribute import Attribute
 from penstock.errors import PenstockError
-from penstock.identifiers import simple_quote_literal
 from penstock.pgtypes.pg_type import (
     BOOL,
     BPCHAR,
-    DATE,
     FLOAT8,
     INT2,
     INT4,
     INT8,
+    INTERVAL,
     NUMERIC,
     TEXT,
-    TIMESTAMP,
-    TIMESTAMPTZ,
+    TIME,
     VARCHAR,
 )
 from penstock.sql.builtin import functions
@@ -34,32 +31,34 @@ from penstock.sql.builtin.type_cache import is_enum
 from penstock.sql.grammar.parsenodes import SetOperation, SubLinkKind
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
-from penstock.sql.to_duckdb.catalog_templates import table_column
 from penstock.sql.to_duckdb.conditions import always_there, conjuncts, equal_to, relations
-from penstock.sql.to_duckdb.duckdb_functions import fitted, output_text
-from penstock.sql.to_duckdb.duckdb_operators import COMPARISONS, OVERFLOW, PLAIN
 from penstock.sql.to_duckdb.duckdb_predicate import (
     ExpressionCompiler,
-    has_null,
     simplified,
-    strict,
-    stripped,
 )
 from penstock.sql.to_duckdb.duckdb_values import (
-    DUCKDB,
     MAX_PRECISION,
     Value,
     aligned,
-    as_text,
+    aligned_decimals,
     column,
     comparable,
     duckdb_type,
+    group_key,
     refused,
-    sort_key,
 )
-from penstock.sql.to_duckdb.numeric_functions import DIVISION, MAX_SCALE, ROUND
+from penstock.sql.to_duckdb.pg_proc import (
+    COMPARISONS,
+    OVERFLOW,
+    PLAIN,
+    READS,
+    fitted,
+    table_column,
+    through_text,
+)
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sql.typed.coercion import element
+from penstock.sql.typed.literals import SUBTYPES
 from penstock.sql.typed.primnodes import (
     CoerceViaIO,
     Const,
@@ -123,11 +122,9 @@ class CompiledQuery:
 def compile_query(query: Query, session: SessionValues | None = None) -> CompiledQuery:
     """Compile a query that returns its rows for printing. Raises as ``compile_rows``."""
     compiled = compile_rows(query, session)
-    texts = [value.printed or "" for value in compiled.values]
-    if _INFINITY in compiled.sql:  # Arrow has no infinite dates
-        texts = [value.printed or table_column(value, value.sql) for value in compiled.values]
-    if not any(texts):
+    if _INFINITY not in compiled.sql and READS not in compiled.sql:
         return compiled
+    texts = [table_column(value, value.sql) for value in compiled.values]  # Arrow has no infinity
     values = tuple(
         Value(f"c{number}", value.type, None if text else value.shape)
         for number, (value, text) in _numbered(list(zip(compiled.values, texts, strict=True)))
@@ -147,7 +144,7 @@ def compile_rows(query: Query, session: SessionValues | None = None) -> Compiled
     """
     compiler = QueryCompiler(session)
     with limited_depth():
-        sql, values = compiler.query(query, printed=True)
+        sql, values = compiler.query(query)
         asked = compiler.conditions(query)
     inputs = tuple(compiler.input(scan, asked.get(scan.name, ())) for scan in compiler.tables)
     once = len(inputs) == 1 and not compiler.nested
@@ -160,35 +157,7 @@ def compile_input(item: TableInput) -> CompiledQuery:
     return CompiledQuery(f"SELECT {names} FROM {item.scan.name}", (), (item,), once=True)
 
 
-# Compute numerics of any length in queries: quotients and rounding (numeric.c).
-#
-# A typed call becomes a ``Value`` that calls the functions of ``numeric_functions``, which must be
-# registered with the connection. Row filters use only DuckDB's decimals.
-
-
-class NumericCompiler(ExpressionCompiler):
-    """The numeric operations of ``QueryCompiler`` that row filters do not have."""
-
-    def _division(self, node: OpExpr) -> Value:
-        values = [self.value(argument) for argument in node.arguments]
-        divisor = stripped(node.arguments[1])
-        by_zero = not isinstance(divisor, Const) or not Decimal(divisor.text or 0)
-        fails = by_zero or any(value.fails for value in values)
-        result = Value(f"{DIVISION}({', '.join(map(as_text, values))})", NUMERIC, None, fails)
-        return strict(values, result, () if self._case else node.arguments)
-
-    def _round(self, node: FuncExpr) -> Value:
-        """Round numbers that are held as text; row filters use only decimals."""
-        value = self.value(node.arguments[0])
-        digits = stripped(node.arguments[-1]) if len(node.arguments) > 1 else Const(INT4, "0")
-        text = digits.text if isinstance(digits, Const) else None
-        if value.shape is not None or text is None or not 0 <= int(text) <= MAX_SCALE:
-            return self._function(node)
-        sql = f"{ROUND}({value.sql}, {text})"
-        return strict([value], Value(sql, NUMERIC, None, value.fails))
-
-
-class QueryCompiler(NumericCompiler):
+class QueryCompiler(ExpressionCompiler):
     """Compiles one statement. ``tables``: in the SQL's order; ``nested``: reads may be repeated."""
 
     def __init__(self, session: SessionValues | None = None) -> None:
@@ -199,6 +168,7 @@ class QueryCompiler(NumericCompiler):
         self._used: set[tuple[str, str]] = set()
         self._columns: dict[tuple[str, str], Value] = {}
         self._ctes: dict[str, tuple[Value, ...]] = {}
+        self._grouped: dict[Node, Value] = {}
 
     def _constants_may_fail(self) -> None:
         """Accept constants that may fail: a query may fail when it evaluates them."""
@@ -207,6 +177,8 @@ class QueryCompiler(NumericCompiler):
 
     def _value(self, node: Node) -> Value:
         match node:
+            case _ if node in self._grouped:
+                return self._grouped[node]
             case Var(name=name, relation=relation):
                 self._used.add((relation, name))
                 return self._columns[relation, name]
@@ -221,11 +193,7 @@ class QueryCompiler(NumericCompiler):
             case SubLink():
                 return self._sublink(node)
             case CoerceViaIO(argument=argument, type=target):
-                return output_text(self.value(argument), target)
-            case OpExpr(name="/") if node.type == NUMERIC and not has_null(node):
-                return self._division(node)
-            case FuncExpr(name="round") if node.type == NUMERIC and not has_null(node):
-                return self._round(node)
+                return through_text(self.value(argument), target)
             case FuncExpr(form=Form.IMPLICIT, typmod=typmod) if typmod >= 0:
                 value = self.value(node.arguments[0])
                 if value.type == node.type and value.type in (VARCHAR, BPCHAR):
@@ -233,9 +201,11 @@ class QueryCompiler(NumericCompiler):
         return super()._value(node)
 
     def _aggregate(self, node: Aggref, over: str) -> Value:
+        around, self._grouped = self._grouped, self._grouped if over else {}
         values = [self.value(argument) for argument in node.arguments]
         order = f" ORDER BY {self._order(node.order)}" if node.order else ""
         filter_ = f" FILTER (WHERE {self.value(node.filter).sql})" if node.filter else ""
+        self._grouped = around
         if functions()[node.oid].kind == "w":
             return window_function(node, values, over)
         return aggregate(node, values, order, filter_, over)
@@ -243,12 +213,12 @@ class QueryCompiler(NumericCompiler):
     def _window(self, node: WindowFunc) -> Value:
         clauses = []
         if node.partition:
-            keys = [self.value(item) for item in node.partition]
-            for key in keys:
-                check_groupable(key)
-            clauses.append("PARTITION BY " + ", ".join(key.sql for key in keys))
+            keys = [group_key(self.value(item)) for item in node.partition]
+            clauses.append(f"PARTITION BY {', '.join(keys)}")
         if node.order:
             order = self._order(node.order)
+            if node.frame is not None and node.frame.mode == "RANGE" and len(node.order) == 1:
+                order = _wide_order(node.order[0], self.value(node.order[0].node), order)
             if _RAISES in order:  # DuckDB takes no volatile function here
                 raise refused("an expression that may fail in the ORDER BY of a window")
             clauses.append(f"ORDER BY {order}")
@@ -321,61 +291,41 @@ class QueryCompiler(NumericCompiler):
 
     # Queries
 
-    def _texts(self, values: Sequence[Value]) -> dict[int, str]:
-        """Return ``Value.printed`` by number, where it is set; each becomes a column."""
-        return {n: value.printed for n, value in _numbered(values) if value.printed is not None}
+    def query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
+        """Return SQL with columns c1, c2 ..., and the values of these columns."""
+        around, self._grouped = self._grouped, {}
+        try:
+            return self._query(query)
+        finally:
+            self._grouped = around
 
-    def query(self, query: Query, *, printed: bool = False) -> tuple[str, tuple[Value, ...]]:
-        """Return SQL with columns c1, c2 ..., and the values of these columns.
-
-        ``printed``: add columns for the texts of values that have ``Value.printed``.
-        """
+    def _query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
         with_ = self._with(query)
         from_ = [self._from(node) for node in query.from_]
         clauses = [f"FROM {', '.join(from_)}"] if from_ else []
         if query.where is not None:
             clauses.append(f"WHERE {self.value(simplified(query.where)).sql}")
-        targets = [self.value(target) for target in query.targets]
         clauses += self._group(query)
+        targets = [self.value(target) for target in query.targets]
         if query.having is not None:
             clauses.append(f"HAVING {self.value(query.having).sql}")
-        keys = [self.value(node) for node in query.distinct_on]
-        for target in targets if query.distinct else keys:
-            check_groupable(target)
-        texts = self._target_texts(query, targets) if printed else {}
-        columns = [f"{value.sql} AS c{number}" for number, value in _numbered(targets)]
-        shown = ", ".join(columns + [f"{text} AS {_text(n)}" for n, text in texts.items()])
-        distinct = "DISTINCT " if query.distinct else ""
-        if keys:
-            distinct = f"DISTINCT ON ({', '.join(key.sql for key in keys)}) "
-        elif query.distinct and texts:
-            distinct = f"DISTINCT ON ({', '.join(target.sql for target in targets)}) "
+        on = [self.value(node) for node in query.distinct_on]
+        keys = [group_key(value) for value in (targets if query.distinct else on)]
+        shown = ", ".join(f"{value.sql} AS c{number}" for number, value in _numbered(targets))
+        distinct = ""
+        if on or (keys and keys != [target.sql for target in targets]):
+            distinct = f"DISTINCT ON ({', '.join(keys)}) "
+        elif query.distinct:
+            distinct = "DISTINCT "
         sql = " ".join([f"SELECT {distinct}{shown or '1'}", *clauses])
+        if query.distinct and query.sort:  # outside, a name means the column of the result
+            sql = f"SELECT * FROM ({sql})"
         sql = f"{with_}{sql}{self._sorted(query)}"
         if query.limit is not None:
             sql += f" LIMIT {self._number(query.limit, 'LIMIT')}"
         if query.offset:
             sql += f" OFFSET {self._number(query.offset, 'OFFSET')}"
-        return sql, tuple(
-            replace(value, sql=f"c{n}", printed=_text(n) if n in texts else None)
-            for n, value in _numbered(targets)
-        )
-
-    def _target_texts(self, query: Query, targets: Sequence[Value]) -> dict[int, str]:
-        """Return the texts of targets by number.
-
-        If rows are grouped by such a key, the key has the text of one of its rows, an aggregate has
-        its own text, and other targets have none.
-        """
-        texts = self._texts(targets)
-        if not any(self.value(node).printed for node in query.group):
-            return texts
-        nodes = dict(_numbered(query.targets))
-        return {
-            n: text if isinstance(nodes[n], Aggref) else f"min({text})"
-            for n, text in texts.items()
-            if isinstance(nodes[n], Aggref) or nodes[n] in query.group
-        }
+        return sql, tuple(replace(value, sql=f"c{n}") for n, value in _numbered(targets))
 
     def _number(self, count: int | Node, word: str) -> str:
         if isinstance(count, int):
@@ -397,17 +347,20 @@ class QueryCompiler(NumericCompiler):
                 recursive = "RECURSIVE "
                 parts.append(self._recursive(cte))
                 continue
-            sql, values = self.query(cte.query, printed=True)
+            sql, values = self.query(cte.query)
             self._ctes[cte.name] = values
             # MATERIALIZED, because an input can be read only once.
             parts.append(f"{cte.name} AS MATERIALIZED ({sql})")
         return f"WITH {recursive}{', '.join(parts)} " if parts else ""
 
     def _group(self, query: Query) -> list[str]:
-        keys = [self.value(node) for node in query.group]
-        for key in keys:
-            check_groupable(key)
-        return ["GROUP BY " + ", ".join(key.sql for key in keys)] if keys else []
+        """Compile GROUP BY. A group of equal values that may look different shows one of them."""
+        values = [self.value(node) for node in query.group]
+        keys = [group_key(value) for value in values]
+        for node, value, key in zip(query.group, values, keys, strict=True):
+            if key != value.sql:
+                self._grouped[node] = replace(value, sql=f"any_value({value.sql})")
+        return [f"GROUP BY {', '.join(keys)}"] if keys else []
 
     def _sorted(self, query: Query) -> str:
         if not query.sort:
@@ -440,7 +393,7 @@ class QueryCompiler(NumericCompiler):
                 return f"{node.cte} AS {node.name}"
             case SubqueryScan():
                 self.nested = self.nested or node.lateral
-                sql, values = self.query(node.query, printed=True)
+                sql, values = self.query(node.query)
                 self._expose(node.name, values)
                 return f"{'LATERAL ' if node.lateral else ''}({sql}) AS {node.name}"
             case FunctionScan():
@@ -467,13 +420,9 @@ class QueryCompiler(NumericCompiler):
         return node.name
 
     def _expose(self, relation: str, values: Sequence[Value]) -> None:
-        texts = self._texts(values)
         for number, value in _numbered(values):
-            name = f"c{number}"
-            printed = f"{relation}.{_text(number)}" if number in texts else None
-            self._columns[relation, name] = Value(
-                f"{relation}.{name}", value.type, value.shape, printed=printed
-            )
+            sql = f"{relation}.c{number}"
+            self._columns[relation, f"c{number}"] = Value(sql, value.type, value.shape)
 
     def _series(self, node: SeriesScan) -> str:
         type_ = node.columns[0].type_oid
@@ -485,54 +434,44 @@ class QueryCompiler(NumericCompiler):
     def _values(self, node: ValuesScan) -> str:
         rows = [[self.value(value) for value in row] for row in node.rows]
         columns = [aligned(list(values)) for values in zip(*rows, strict=True)]
-        exposed = []
-        for (values, shape), shown in zip(columns, node.columns, strict=True):
-            fails = any(value.fails for value in values)
-            exposed.append(Value("", shown.type_oid, shape, fails, values[0].printed))
-        beside = self._texts(exposed)
-        self._expose(node.name, exposed)
-        texts = []
-        for row in zip(*(values for values, _ in columns), strict=True):
-            items = [value.sql for value in row] + list(self._texts(row).values())
-            texts.append(f"({', '.join(items)})")
-        names = [f"c{number}" for number, _ in _numbered(columns)] + [_text(n) for n in beside]
-        return f"(VALUES {', '.join(texts)}) AS {node.name}({', '.join(names)})"
+        self._expose(
+            node.name,
+            [
+                Value("", shown.type_oid, shape)
+                for (_, shape), shown in zip(columns, node.columns, strict=True)
+            ],
+        )
+        cells = zip(*([value.sql for value in values] for values, _ in columns), strict=True)
+        texts = ", ".join(f"({', '.join(row)})" for row in cells)
+        names = ", ".join(f"c{number}" for number, _ in _numbered(columns))
+        return f"(VALUES {texts}) AS {node.name}({names})"
 
     def _set_operation(self, node: SetOperationScan) -> str:
-        left_sql, left = self.query(node.left, printed=True)
-        right_sql, right = self.query(node.right, printed=True)
-        every = node.all and node.operation is SetOperation.UNION
+        left_sql, left = self.query(node.left)
+        right_sql, right = self.query(node.right)
+        union = node.operation is SetOperation.UNION
         first, second, exposed = [], [], []
-        for number, (one, other) in _numbered(list(zip(left, right, strict=True))):
-            (one, other), shape = aligned([one, other])
-            if not every:
-                check_groupable(replace(one, shape=shape))
+        for number, pair in _numbered(list(zip(left, right, strict=True))):
+            # INTERSECT and EXCEPT compare decimals: numbers get the greatest scale.
+            (one, other), shape = (aligned if union else aligned_decimals)(list(pair))
             first.append(f"{one.sql} AS c{number}")
             second.append(f"{other.sql} AS c{number}")
-            exposed.append(Value("", one.type, shape))
-            texts = self._texts([one, other]) if node.operation is SetOperation.UNION else {}
-            if texts:
-                first.append(f"{texts[1]} AS {_text(number)}")
-                second.append(f"{texts[2]} AS {_text(number)}")
-                exposed[-1] = replace(exposed[-1], printed=texts[1])
-        self._expose(node.name, exposed)
+            exposed.append(Value(f"c{number}", one.type, shape))
         word = node.operation.value + (" ALL" if node.all else "")
-        alike = any(value.printed for value in exposed) and not node.all
-        if alike:  # the text of the first of the equal rows
-            word = "UNION ALL"
+        every = union and node.all
+        keys = [] if every else [group_key(value) for value in exposed]
+        alike = keys != [value.sql for value in exposed] and not every
+        if alike and not union:
+            raise refused(f"{word} of columns whose equal values may look different")
         both = (
-            f"(SELECT {', '.join(first) or '1'} FROM ({left_sql}) {word}"
+            f"(SELECT {', '.join(first) or '1'} FROM ({left_sql})"
+            f" {'UNION ALL' if alike else word}"
             f" SELECT {', '.join(second) or '1'} FROM ({right_sql}))"
         )
         if alike:
-            columns = ", ".join(f"c{number}" for number, _ in _numbered(exposed))
-            both = f"(SELECT DISTINCT ON ({columns}) * FROM {both})"
+            both = f"(SELECT DISTINCT ON ({', '.join(keys)}) * FROM {both})"
+        self._expose(node.name, exposed)
         return f"{both} AS {node.name}"
-
-
-def _text(number: int) -> str:
-    """Return the name of the column that holds the texts of a column."""
-    return f"c{number}_text"
 
 
 def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:
@@ -568,8 +507,7 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
             raise _refused(node, values)
         return Value(f"count(*){tail}", INT8)
     first = values[0]
-    if distinct:
-        check_groupable(first)
+    key = group_key(first) if distinct else first.sql
 
     def call(name: str, *more: str) -> str:
         return f"{name}({distinct}{', '.join((first.sql, *more))}{order}){tail}"
@@ -577,11 +515,11 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
     fails = any(value.fails for value in values)
     match node.name:
         case "count":
-            return Value(call("count"), INT8, None, fails)
+            return Value(f"count({distinct}{key}){tail}", INT8, None, fails)
         case "sum":
-            return _sum(node, first, call, fails)
+            return _of_texts(node, first, tail) or _sum(node, first, call, fails)
         case "avg":
-            return _average(node, first, call, fails)
+            return _of_texts(node, first, tail) or _average(node, first, call, fails)
         case "min" | "max":
             return _extreme(node, first, call(node.name), tail, fails)
         case "bool_and" | "every":
@@ -593,13 +531,19 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
             order = order or (f" ORDER BY {first.sql}" if distinct else "")
             delimiter = "''" if node.arguments[1].text is None else values[1].sql
             return Value(call("string_agg", delimiter), TEXT, None, fails)
-        case "array_agg" if not element(first.type):
+        case "array_agg" if not element(first.type) and key == first.sql:
             order = order or (f" ORDER BY {first.sql} NULLS LAST" if distinct else "")
-            texts = None
-            if first.printed is not None and not distinct:
-                texts = f"list({first.printed}{order}){tail}"
-            return Value(call("list"), node.type, first.shape, fails, texts)
+            return Value(call("list"), node.type, first.shape, fails)
     raise _refused(node, values)
+
+
+def _of_texts(node: Aggref, value: Value, tail: str) -> Value | None:
+    """Compile a sum or an average of numerics that are held as text."""
+    if value.type != NUMERIC or value.shape is not None:
+        return None
+    distinct = "true" if node.distinct else "false"
+    sql = f"pg_text('numeric_{node.name}', list({value.sql}){tail}, {distinct})"
+    return Value(sql, NUMERIC, None, True)
 
 
 def _sum(node: Aggref, value: Value, call: Callable[[str], str], fails: bool) -> Value:
@@ -628,7 +572,7 @@ def _average(node: Aggref, value: Value, call: Callable[[str], str], fails: bool
     if value.type not in (INT2, INT4, INT8) and value.shape is None:
         raise _refused(node, [value])
     texts = f"CAST({total} AS VARCHAR), CAST({count} AS VARCHAR)"
-    return Value(f"{DIVISION}({texts})", NUMERIC, None, fails)
+    return Value(f"pg_text('numeric_div', {texts})", NUMERIC, None, fails)
 
 
 def _in_range(sql: str, too_great: str, call: Callable[[str], str]) -> Value:
@@ -640,11 +584,8 @@ def _in_range(sql: str, too_great: str, call: Callable[[str], str]) -> Value:
 
 def _extreme(node: Aggref, value: Value, sql: str, tail: str, fails: bool) -> Value:
     if value.type in PLAIN or value.shape is not None:
-        printed = None
-        if value.printed is not None:
-            printed = f"{_EXTREMES[node.name]}({value.printed}, {value.sql}){tail}"
-        return Value(sql, node.type, value.shape, fails, printed)
-    if (value.type == NUMERIC or is_enum(value.type)) and not node.distinct:
+        return Value(sql, node.type, value.shape, fails)
+    if value.type in (NUMERIC, BPCHAR, INTERVAL, TIME) or is_enum(value.type):
         key = comparable(value, value)[0]
         return Value(f"{_EXTREMES[node.name]}({value.sql}, {key}){tail}", node.type, None, fails)
     raise _refused(node, [value])
@@ -674,26 +615,12 @@ def _of_window(name: str, node: Aggref, values: Sequence[Value], over: str, fail
     """Compile a function that returns a value of another row, such as lag()."""
     first, *more = values
     after = "".join(f", {value.sql}" for value in more)
-    printed = None if first.printed is None else f"{name}({first.printed}{after}){over}"
-    return Value(f"{name}({first.sql}{after}){over}", node.type, first.shape, fails, printed)
+    return Value(f"{name}({first.sql}{after}){over}", node.type, first.shape, fails)
 
 
 def _check_positive(node: Node, message: str, sqlstate: str) -> None:
     if isinstance(node, Const) and node.text is not None and int(node.text) <= 0:
         raise PenstockError(message, sqlstate=sqlstate)
-
-
-def check_groupable(value: Value) -> None:
-    """Raise FeatureNotSupported if values that PostgreSQL calls equal may differ in DuckDB."""
-    if (
-        value.type in PLAIN
-        or element(value.type) in PLAIN
-        or (value.type == NUMERIC and value.shape is not None)
-    ):
-        return
-    if is_enum(value.type):
-        return
-    raise refused(f"grouping by {type_name(value.type)}")
 
 
 def _refused(node: Aggref, values: Sequence[Value]) -> Exception:
@@ -705,13 +632,11 @@ def _refused(node: Aggref, values: Sequence[Value]) -> Exception:
 #
 # A sort key and its compiled value become SQL. Types that DuckDB sorts differently are refused.
 
-_ORDERED: Final = PLAIN | {NUMERIC, BPCHAR}
+_ORDERED: Final = PLAIN | {NUMERIC, BPCHAR, INTERVAL, TIME, *SUBTYPES}
 
 
 def order_by(key: SortKey, value: Value) -> str:
     """Compile a sort key. ``value``: of the key's node. Raises FeatureNotSupported."""
-    if value.type in SUBTYPES:
-        return f"{range_key(value.sql, value.type)} {_direction(key)}"
     if value.type not in _ORDERED and not is_enum(value.type):
         # DuckDB sorts NULL elements of arrays like NULL itself. This is right only for
         # ASC NULLS LAST and DESC NULLS FIRST.
@@ -721,66 +646,18 @@ def order_by(key: SortKey, value: Value) -> str:
     return f"{comparable(value, value)[0]} {_direction(key)}"
 
 
+def _wide_order(key: SortKey, value: Value, order: str) -> str:
+    """Let whole numbers have room for the offsets of a frame."""
+    if value.type not in (INT2, INT4):
+        return order
+    return f"CAST({value.sql} AS HUGEINT) {_direction(key)}"
+
+
 def in_own_order(value: Value) -> bool:
     """Tell whether rows are sorted by the value itself."""
-    return value.type not in SUBTYPES and comparable(value, value)[0] == value.sql
+    return comparable(value, value)[0] == value.sql
 
 
 def _direction(key: SortKey) -> str:
     direction = "DESC" if key.descending else "ASC"
     return f"{direction} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
-
-
-# Sort ranges (rangetypes.c, range_cmp), which are held as text.
-#
-# SQL of a range's text, as ``range_out`` prints it, becomes SQL of a value that DuckDB sorts the
-# same way: the empty range first, then by lower bound, then by upper bound. A missing bound is
-# beyond every value.
-
-SUBTYPES: Final = {
-    3904: INT4,
-    3906: NUMERIC,
-    3908: TIMESTAMP,
-    3910: TIMESTAMPTZ,
-    3912: DATE,
-    3926: INT8,
-}
-"""pg_range.rngsubtype by rngtypid."""
-_BOUND: Final = '"?([^",]*)"?'
-_PARTS: Final = simple_quote_literal(rf"([\[(]){_BOUND},{_BOUND}([\])])")
-_LOWER: Final = 2
-_UPPER: Final = 3
-
-
-def range_key(text: str, range_type: int) -> str:
-    """Return a struct, which DuckDB sorts field by field.
-
-    All missing bounds are equal, so the values of their fields do not matter.
-    """
-    subtype = SUBTYPES[range_type]
-    lower, upper = _part(text, _LOWER), _part(text, _UPPER)
-    fields = {
-        "full": f"{text} <> 'empty'",
-        "bounded_below": f"{lower} <> ''",
-        "lower_value": _value(lower, subtype),
-        "beyond_lower": f"starts_with({text}, '(')",
-        "unbounded_above": f"{upper} = ''",
-        "upper_value": _value(upper, subtype),
-        "with_upper": f"ends_with({text}, ']')",
-    }
-    body = ", ".join(f"{name} := {sql}" for name, sql in fields.items())
-    return f"CASE WHEN {text} IS NOT NULL THEN struct_pack({body}) END"
-
-
-def _part(text: str, group: int) -> str:
-    return f"regexp_extract({text}, {_PARTS}, {group})"
-
-
-def _value(bound: str, subtype: int) -> str:
-    given = f"nullif({bound}, '')"
-    if subtype == NUMERIC:
-        return sort_key(given)
-    if subtype in (DATE, TIMESTAMP, TIMESTAMPTZ):
-        # DuckDB expects (BC) right after the date.
-        given = rf"regexp_replace({given}, '^(\S+)(.*) BC$', '\1 (BC)\2')"
-    return f"CAST({given} AS {DUCKDB[subtype]})"

@@ -29,6 +29,7 @@ from penstock.pgtypes.pg_type import (
     NAME,
     NUMERIC,
     TEXT,
+    TIME,
     TIMESTAMP,
     TIMESTAMPTZ,
     UUID,
@@ -38,11 +39,13 @@ from penstock.sql.builtin.type_cache import is_enum, types
 from penstock.sql.text.array_literals import split_array
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import element
+from penstock.sql.typed.literals import SUBTYPES
 
 STRINGS: Final = frozenset({TEXT, VARCHAR, BPCHAR, NAME})
 MAX_PRECISION: Final = 38
 _DIGITS: Final = {INT2: 5, INT4: 10, INT8: 19}
 _LAST_TIMESTAMP_YEAR: Final = 294_246
+_NULL_NUMERIC: Final = "CAST(NULL AS DECIMAL(1,0))"
 _NUMBER: Final = re.compile(r"-?(\d+)(?:\.(\d+))?")
 EACH: Final = "each".ljust(64, "_")
 """The parameter of a lambda. It is longer than a column's name can be (NAMEDATALEN): DuckDB would
@@ -67,6 +70,8 @@ DUCKDB: Final = {
 }
 """DuckDB's types by type oid. numeric is missing: it is a DECIMAL, or without precision VARCHAR."""
 
+_KEPT_AS_TEXT: Final = "brm"
+"""pg_type.typtype of types that are held as text, if DuckDB has no such type."""
 Shape = tuple[int, int]
 
 
@@ -74,16 +79,12 @@ Shape = tuple[int, int]
 class Value:
     """A value as SQL. ``type``: pg_type oid; ``shape``: precision and scale of a DECIMAL (or of an
     array's elements), None for numerics held as text; ``fails``: evaluation may raise an error.
-
-    ``printed``: SQL for the text of a numeric, or of an array's elements, if one DECIMAL holds
-    numbers of several scales; None: the DECIMAL's own text is right.
     """
 
     sql: str
     type: int
     shape: Shape | None = None
     fails: bool = False
-    printed: str | None = None
 
 
 def refused(what: str) -> FeatureNotSupported:
@@ -103,9 +104,11 @@ def duckdb_type(oid: int, shape: Shape | None) -> str:
         return "VARCHAR" if shape is None else f"DECIMAL({shape[0]},{shape[1]})"
     if is_enum(oid):
         return "VARCHAR"
-    if oid not in DUCKDB:
+    if oid in DUCKDB:
+        return DUCKDB[oid]
+    if oid not in types() or types()[oid].kind not in _KEPT_AS_TEXT:
         raise refused(f"type {type_name(oid)}")
-    return DUCKDB[oid]
+    return "VARCHAR"
 
 
 def column(name: str, oid: int, typmod: int, relation: str = "") -> Value:
@@ -123,8 +126,6 @@ def constant(text: str | None, oid: int) -> Value:
         return _array_constant(text, oid)
     if oid == NUMERIC:
         return _numeric_constant(text)
-    if oid == INTERVAL:  # held as text, like columns of this type
-        return Value("CAST(NULL AS VARCHAR)" if text is None else simple_quote_literal(text), oid)
     if text is None:
         return Value(f"CAST(NULL AS {duckdb_type(oid, None)})", oid)
     return Value(f"CAST({_literal(text, oid)} AS {duckdb_type(oid, None)})", oid)
@@ -144,14 +145,12 @@ def array(elements: list[Value], oid: int) -> Value:
     shape = shape if element(oid) == NUMERIC else None
     body = ", ".join(value.sql for value in elements)
     fails = any(value.fails for value in elements)
-    texts = texts_of(elements) if elements else None
-    printed = None if texts is None else f"[{', '.join(texts)}]"
-    return Value(f"CAST([{body}] AS {duckdb_type(oid, shape)})", oid, shape, fails, printed)
+    return Value(f"CAST([{body}] AS {duckdb_type(oid, shape)})", oid, shape, fails)
 
 
 def _numeric_constant(text: str | None) -> Value:
     if text is None:
-        return Value("CAST(NULL AS DECIMAL(1,0))", NUMERIC, (1, 0))
+        return Value(_NULL_NUMERIC, NUMERIC, (1, 0))
     match = _NUMBER.fullmatch(text)
     if match is not None:
         scale = len(match[2] or "")
@@ -193,58 +192,48 @@ def integer_shape(oid: int) -> Shape:
 
 
 def aligned(values: list[Value]) -> tuple[list[Value], Shape | None]:
-    """Return values of one type in one representation: numerics as one DECIMAL, or all as text.
-
-    Values of several scales keep their own text in ``printed``.
-    """
+    """Return values of one type in one representation: numerics of one scale as one DECIMAL, others
+    as text, so that each keeps its own scale."""
     if any(element(value.type) == NUMERIC for value in values):
-        return _aligned_lists(values)
+        shapes = {value.shape for value in values}
+        if len(shapes) == 1:
+            return values, shapes.pop()
+        return [replace(value, sql=list_text(value), shape=None) for value in values], None
     if not any(value.type == NUMERIC for value in values):
         return values, None
+    known = {value.shape and value.shape[1] for value in values if value.sql != _NULL_NUMERIC}
+    if len(known) > 1:
+        return [replace(value, sql=as_text(value), shape=None) for value in values], None
+    return aligned_decimals(values)
+
+
+def aligned_decimals(values: list[Value]) -> tuple[list[Value], Shape | None]:
+    """Return numerics as one DECIMAL that holds all of them; as text if there is none."""
+    if not any(value.type == NUMERIC for value in values):
+        return aligned(values)
     shapes = [value.shape for value in values if value.shape is not None]
-    if len(shapes) == len(values):
-        scale = max(s for _, s in shapes)
-        shape = (max(max(p - s for p, s in shapes) + scale, 1), scale)
-        if shape[0] <= MAX_PRECISION:
-            several = len({s for _, s in shapes}) > 1 or any(v.printed for v in values)
-            return [_as_decimal(value, shape, several) for value in values], shape
-    return [Value(as_text(value), NUMERIC, None, value.fails) for value in values], None
-
-
-def _aligned_lists(values: list[Value]) -> tuple[list[Value], Shape | None]:
-    shapes = {value.shape for value in values}
-    if len(shapes) == 1 and not any(value.printed for value in values):
-        return values, shapes.pop()
-    return [Value(list_text(value), value.type, None, value.fails) for value in values], None
+    scale = max((s for _, s in shapes), default=0)
+    shape = (max([1, *(p - s + scale for p, s in shapes)]), scale)
+    if len(shapes) < len(values) or shape[0] > MAX_PRECISION:
+        return [replace(value, sql=as_text(value), shape=None) for value in values], None
+    held = f"DECIMAL({shape[0]},{shape[1]})"
+    return [
+        value
+        if value.shape == shape
+        else replace(value, sql=f"CAST({value.sql} AS {held})", shape=shape)
+        for value in values
+    ], shape
 
 
 def list_text(value: Value) -> str:
     """Return a list of numerics as a list of their texts."""
-    if value.printed is not None:
-        return value.printed
     if value.shape is None:
         return value.sql
     return f"list_transform({value.sql}, lambda item: {decimal_text('item', value.shape)})"
 
 
-def _as_decimal(value: Value, shape: Shape, several: bool) -> Value:
-    printed = as_text(value) if several else None
-    if value.shape == shape:
-        return replace(value, printed=printed)
-    sql = f"CAST({value.sql} AS DECIMAL({shape[0]},{shape[1]}))"
-    return Value(sql, NUMERIC, shape, value.fails, printed)
-
-
-def texts_of(values: list[Value]) -> list[str] | None:
-    """Return the texts of ``aligned`` values; None if all have the same scale."""
-    texts = [value.printed for value in values if value.printed is not None]
-    return texts if len(texts) == len(values) else None
-
-
 def as_text(value: Value) -> str:
     """Return SQL for the text of a numeric."""
-    if value.printed is not None:
-        return value.printed
     return value.sql if value.shape is None else decimal_text(value.sql, value.shape)
 
 
@@ -261,7 +250,7 @@ def decimal_text(sql: str, shape: Shape) -> str:
 def comparable(left: Value, right: Value) -> tuple[str, str]:
     """Return two values in a form that DuckDB compares as PostgreSQL does."""
     if NUMERIC in (left.type, right.type):
-        (left, right), shape = aligned([left, right])
+        (left, right), shape = aligned_decimals([left, right])
         if shape is None:
             return sort_key(left.sql), sort_key(right.sql)
         return left.sql, right.sql
@@ -269,7 +258,38 @@ def comparable(left: Value, right: Value) -> tuple[str, str]:
         return _numeric_list(left), _numeric_list(right)
     if is_enum(left.type):
         return _position(left), _position(right)
+    if left.type in SUBTYPES:
+        return range_key(left.sql, left.type), range_key(right.sql, right.type)
+    if left.type == INTERVAL:
+        first, second = (
+            f"CAST(pg_text('interval_key', {v.sql}) AS HUGEINT)" for v in (left, right)
+        )
+        return first, second
+    if TIMESTAMPTZ in (left.type, right.type) and left.type != right.type:
+        return _moment(left), _moment(right)
     return _trimmed(left), _trimmed(right)
+
+
+def _moment(value: Value) -> str:
+    """Return a date or timestamp as a timestamp in UTC."""
+    if value.type == TIMESTAMPTZ:
+        utc = f"make_timestamp(epoch_us({value.sql}))"
+        return f"CASE WHEN isinf({value.sql}) THEN CAST({value.sql} AS TIMESTAMP) ELSE {utc} END"
+    return f"CAST({value.sql} AS TIMESTAMP)"
+
+
+def group_key(value: Value) -> str:
+    """Return SQL that is the same for values that are equal in PostgreSQL.
+
+    Raises FeatureNotSupported for types whose equality is not known.
+    """
+    known = value.type in DUCKDB or value.type in (NUMERIC, INTERVAL, TIME, *SUBTYPES)
+    item = element(value.type)
+    if is_enum(value.type) or (item in DUCKDB and item != BPCHAR):
+        return value.sql
+    if not known:
+        raise refused(f"grouping by {type_name(value.type)}")
+    return comparable(value, value)[0]
 
 
 def _position(value: Value) -> str:
@@ -294,25 +314,51 @@ def _numeric_list(value: Value) -> str:
 
 
 def sort_key(text: str) -> str:
-    """Return a string that sorts like the number (numeric_cmp).
+    """Return a string that sorts like the number (numeric_cmp); equal numbers have one string."""
+    return f"pg_text('numeric_key', {text})"
 
-    The string has the sign, the number of digits before the point, and the digits; for negative
-    numbers their nines' complement. NaN equals NaN and is the greatest.
+
+# Sort ranges (rangetypes.c, range_cmp), which are held as text.
+#
+# SQL of a range's text, as ``range_out`` prints it, becomes SQL of a value that DuckDB sorts the
+# same way: the empty range first, then by lower bound, then by upper bound. A missing bound is
+# beyond every value.
+
+_BOUND: Final = '"?([^",]*)"?'
+_PARTS: Final = simple_quote_literal(rf"([\[(]){_BOUND},{_BOUND}([\])])")
+_LOWER: Final = 2
+_UPPER: Final = 3
+
+
+def range_key(text: str, range_type: int) -> str:
+    """Return a struct, which DuckDB sorts field by field.
+
+    All missing bounds are equal, so the values of their fields do not matter.
     """
-    positive = f"('2' || {_digits_key(text)})"
-    negative = (
-        f"('1' || translate({_digits_key(f'substr({text}, 2)')}, '0123456789', '9876543210')"
-        " || '~')"
-    )
-    return (
-        f"CASE {text} WHEN 'NaN' THEN '4' WHEN 'Infinity' THEN '3' WHEN '-Infinity' THEN '0'"
-        f" ELSE CASE WHEN starts_with({text}, '-') THEN {negative} ELSE {positive} END END"
-    )
+    subtype = SUBTYPES[range_type]
+    lower, upper = _part(text, _LOWER), _part(text, _UPPER)
+    fields = {
+        "full": f"{text} <> 'empty'",
+        "bounded_below": f"{lower} <> ''",
+        "lower_value": _bound_value(lower, subtype),
+        "beyond_lower": f"starts_with({text}, '(')",
+        "unbounded_above": f"{upper} = ''",
+        "upper_value": _bound_value(upper, subtype),
+        "with_upper": f"ends_with({text}, ']')",
+    }
+    body = ", ".join(f"{name} := {sql}" for name, sql in fields.items())
+    return f"CASE WHEN {text} IS NOT NULL THEN struct_pack({body}) END"
 
 
-def _digits_key(text: str) -> str:
-    whole = f"ltrim(split_part({text}, '.', 1), '0')"
-    return (
-        f"lpad(CAST(length({whole}) AS VARCHAR), 6, '0') || {whole}"
-        f" || rtrim(split_part({text}, '.', 2), '0')"
-    )
+def _part(text: str, group: int) -> str:
+    return f"regexp_extract({text}, {_PARTS}, {group})"
+
+
+def _bound_value(bound: str, subtype: int) -> str:
+    given = f"nullif({bound}, '')"
+    if subtype == NUMERIC:
+        return sort_key(given)
+    if subtype in (DATE, TIMESTAMP, TIMESTAMPTZ):
+        # DuckDB expects (BC) right after the date.
+        given = rf"regexp_replace({given}, '^(\S+)(.*) BC$', '\1 (BC)\2')"
+    return f"CAST({given} AS {DUCKDB[subtype]})"

@@ -1,47 +1,38 @@
 """Compile date and timestamp arithmetic with intervals, and compute with interval constants
 (timestamp_pl_interval, interval_mul of timestamp.c).
 
-The result is DuckDB's SQL, or a constant. Interval columns are held as text, so an interval must be
-a constant. Months are added first and then days, as in PostgreSQL, and the session's time zone is
-UTC.
+The result is DuckDB's SQL, or a constant; ``timestamp_functions`` computes with other intervals.
+Months are added first and then days, as in PostgreSQL, and the session's time zone is UTC.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from penstock.pgtypes.pg_type import DATE, FLOAT8, INTERVAL, TIMESTAMP, TIMESTAMPTZ
+from penstock.pgtypes.pg_type import DATE, FLOAT8, INTERVAL, TIMESTAMPTZ
 from penstock.sql.text.interval_literals import IntervalValue, read_interval
-from penstock.sql.to_duckdb.duckdb_values import Value, refused
+from penstock.sql.to_duckdb.duckdb_values import Value
 from penstock.sql.typed.primnodes import Const, FuncExpr, Node, OpExpr, is_cast
 
-MOMENTS: Final = frozenset((DATE, TIMESTAMP, TIMESTAMPTZ))
 _MAX_MONTHS: Final = 12_000
 _MAX_DAYS: Final = 365_000
 _DAY: Final = 86_400_000_000
 
 
-def interval_operand(operands: Sequence[Node]) -> Node | None:
-    """Return the operand that is an interval; None if not exactly one is."""
-    found = [operand for operand in operands if operand.type == INTERVAL]
-    return found[0] if len(found) == 1 < len(operands) else None
-
-
-def moved(name: str, moment: Value, interval: Node, result: int) -> Value:
+def moved(name: str, moment: Value, interval: Node, result: int) -> Value | None:
     """Add an interval to a date or timestamp, or subtract it (``name``: ``+`` or ``-``).
 
-    Raises FeatureNotSupported for an interval that is not a constant, or is longer than a thousand
-    years: from the years 1 to 9999, the result must stay in DuckDB's range.
+    Returns None for an interval that is not a constant, or is longer than a thousand years: from
+    the years 1 to 9999, the result must stay in DuckDB's range.
     """
     constant = evaluated(interval)
-    if constant is None or "infinity" in moment.sql:
-        raise refused("an interval that is not a constant")
+    if constant is None:
+        return None
     by = constant.times(-1.0) if name == "-" else constant
     if max(abs(by.months) / _MAX_MONTHS, abs(by.days) / _MAX_DAYS) > 1 or (
         abs(by.microseconds) > _MAX_DAYS * _DAY
     ):
-        raise refused("an interval of more than 1000 years")
+        return None
     start = in_utc(moment)
     sql = (
         f"({start} + to_months({by.months}) + to_days({by.days})"

@@ -1,98 +1,78 @@
-"""Text functions of catalog queries, computed as in varlena.c and oracle_compat.c.
+"""Functions of text and bytea, computed as in varlena.c, oracle_compat.c, bytea.c and encode.c.
 
-DuckDB calls the functions with values that are not NULL; they return values or raise PostgreSQL's
-errors. They count the bytes of text that a query makes, because DuckDB's memory limit does not
-cover text between its operators.
+DuckDB calls them by the names in ``FUNCTIONS`` (``fmgr``). Lower and upper case are those of
+collation C.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import re
+import string
+import unicodedata
+import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from hashlib import md5
+from functools import lru_cache
 from typing import Any, Final
 
-from penstock.errors import InvalidParameterValue, PenstockError
-from penstock.identifiers import quote_literal
-from penstock.pgtypes import pg_type
-from penstock.pgtypes.pg_type import BYTEA, INT4, TEXT, TEXT_ARRAY
-from penstock.sql.text.array_literals import join_array
-from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
-from penstock.sql.to_duckdb.duckdb_patterns import common_pattern
-from penstock.sqlstate import OutOfMemory, ProgramLimitExceeded
+import pyarrow as pa
 
-MAX_MADE: Final = 128 << 20
-"""The most bytes of text that one query of the catalogs makes."""
+from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError
+from penstock.identifiers import quote_literal, truncated
+from penstock.pgtypes.floating import float_out
+from penstock.pgtypes.pg_type import BYTEA, DATE, TIMESTAMP, TIMESTAMPTZ
+from penstock.sql.text.array_literals import join_array, split_array
+from penstock.sql.text.quoting import quote_identifier
+from penstock.sql.to_duckdb.duckdb_patterns import (
+    common_pattern,
+    like_escape,
+    like_matches,
+    lower_pattern,
+)
+from penstock.sql.to_duckdb.duckdb_values import duckdb_date
+from penstock.sql.to_duckdb.fmgr import PythonFunction
+from penstock.sql.typed.literals import canonical
+from penstock.sqlstate import ProgramLimitExceeded
+
 _MAX_ALLOC: Final = (1 << 30) - 1
 """MaxAllocSize"""
-_BYTES: Final = 4
+_CHARACTER: Final = 4
 """The most bytes of a character."""
 _ITEM: Final = 64
-_LINE: Final = 57
-"""The bytes of a line of base64, after which comes a newline (pg_base64_encode)."""
-_ASCII: Final = 0x80
+"""Python's overhead for an element of an array."""
+_MAX_INT: Final = (1 << 31) - 1
+_SURROGATES: Final = range(0xD800, 0xE000)
+_LETTERS: Final = string.ascii_letters + string.digits
 
 
-class Budget:
-    """Counts the bytes of text that a query makes, up to ``MAX_MADE``."""
-
-    def __init__(self) -> None:
-        self._made = 0
-
-    def reset(self) -> None:
-        """Start counting for another query."""
-        self._made = 0
-
-    def take(self, size: int) -> None:
-        """Count bytes before they are allocated. Raises OutOfMemory (53200)."""
-        self._made += size
-        if self._made > MAX_MADE:
-            raise OutOfMemory(
-                "out of memory",
-                detail=f"A query of the catalogs makes {MAX_MADE >> 20} MB of text at most.",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class TextFunction:
-    """A function. ``of``: name and argument types in pg_proc; ``signature``: for DuckDB.
-    ``size``: computes an upper limit of the result's bytes from the arguments.
-    """
-
-    of: tuple[str, tuple[int, ...]]
-    signature: CatalogFunction
-    call: Callable[..., Any]
-    size: Callable[..., int]
-
-    def counted(self, budget: Budget) -> Callable[..., Any]:
-        """Wrap the function: count its results, and return NULL for a NULL argument."""
-
-        def call(*cells: Any) -> Any:
-            if None in cells:
-                return None
-            budget.take(self.size(*cells))
-            return self.call(*cells)
-
-        return call
-
-
-def _left(text: str, count: int) -> str:
-    return text[:count]
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _right(text: str, count: int) -> str:
     return text[-count:] if count != 0 else ""
 
 
-def _substring_from(text: str, start: int) -> str:
-    return text[max(start - 1, 0) :]
+def _left(text: str, count: int) -> str:
+    return text[:count]
 
 
-def _substring(text: str, start: int, length: int) -> str:
+def _substring(text: Any, start: int, length: int = _MAX_INT) -> Any:
     if length < 0:
         raise PenstockError("negative substring length not allowed", sqlstate="22011")
-    return text[max(start - 1, 0) : max(start - 1 + length, 0)]
+    end = start + length
+    return text[max(start - 1, 0) : len(text) if end > _MAX_INT else max(end - 1, 0)]
+
+
+def _overlay(text: Any, by: Any, start: int, length: int | None = None) -> Any:
+    count = len(by) if length is None else length
+    if start <= 0:
+        raise PenstockError("negative substring length not allowed", sqlstate="22011")
+    after = start + count
+    if after > _MAX_INT:
+        raise PenstockError("integer out of range", sqlstate="22003")
+    return text[: start - 1] + by + text[max(after - 1, 0) :]
 
 
 def _split_part(text: str, separator: str, field: int) -> str:
@@ -111,7 +91,7 @@ def _repeat_size(text: str, count: int) -> int:
 
 
 def _pad_size(text: str, length: int, fill: str = " ") -> int:
-    size = max(length, 0) * max(_BYTES if fill or text else 0, 1)
+    size = max(length, 0) * max(_CHARACTER if fill or text else 0, 1)
     if size > _MAX_ALLOC:
         raise ProgramLimitExceeded("requested length too large")
     return max(_bytes(text), max(length, 0) * max(map(_bytes, (*fill, "")), default=0))
@@ -123,16 +103,11 @@ def _padding(text: str, length: int, fill: str) -> str:
 
 
 def _lpad(text: str, length: int, fill: str = " ") -> str:
-    cut = text[: max(length, 0)]
-    return _padding(text, length, fill) + cut
+    return _padding(text, length, fill) + text[: max(length, 0)]
 
 
 def _rpad(text: str, length: int, fill: str = " ") -> str:
     return text[: max(length, 0)] + _padding(text, length, fill)
-
-
-def _bpchar(text: str, length: int) -> str:
-    return text[:length].ljust(length)
 
 
 def _replace(text: str, old: str, new: str) -> str:
@@ -144,23 +119,84 @@ def _replace_size(text: str, old: str, new: str) -> int:
     return _bytes(text) + grown
 
 
+def _translate(text: str, of: str, to: str) -> str:
+    table: dict[int, str | None] = {}
+    for number, character in enumerate(of):
+        table.setdefault(ord(character), to[number] if number < len(to) else None)
+    return text.translate(table)
+
+
+def _initcap(text: str) -> str:
+    made, inside = [], False
+    for character in text:
+        made.append(_lower(character) if inside else _upper(character))
+        inside = character in _LETTERS
+    return "".join(made)
+
+
+_TO_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_TO_UPPER: Final = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
+
+
+def _lower(text: str) -> str:
+    return text.translate(_TO_LOWER)
+
+
+def _upper(text: str) -> str:
+    return text.translate(_TO_UPPER)
+
+
+def _chr(code: int) -> str:
+    if code < 0:
+        raise PenstockError("character number must be positive", sqlstate="54000")
+    if code == 0:
+        raise PenstockError("null character not permitted", sqlstate="54000")
+    if code > 0x10FFFF:
+        raise PenstockError(f"requested character too large for encoding: {code}", sqlstate="54000")
+    if code in _SURROGATES:
+        raise PenstockError(f"requested character not valid for encoding: {code}", sqlstate="54000")
+    return chr(code)
+
+
+def _based(digit: str, bits: int) -> Callable[[int], str]:
+    return lambda number: format(number & ((1 << bits) - 1), digit)
+
+
+def _normalize(text: str, form: str = "NFC") -> str:
+    return unicodedata.normalize(_form(form), text)
+
+
+def _form(form: str) -> Any:
+    if form.upper() not in ("NFC", "NFD", "NFKC", "NFKD"):
+        raise InvalidParameterValue(f"invalid normalization form: {form}")
+    return form.upper()
+
+
+# Arrays of texts
+
+
 def _concat_ws(separator: str, items: list[str | None]) -> str:
     return separator.join(item for item in items if item is not None)
 
 
-def _concat_ws_size(separator: str, items: list[str | None]) -> int:
-    return sum(_bytes(item or "") + _bytes(separator) for item in items)
+def _joined_size(items: list[str | None], separator: str = ",", null: str | None = "") -> int:
+    return sum(_bytes((null or "") if i is None else i) + _bytes(separator) for i in items)
 
 
-def _array_to_string(items: list[str | None], separator: str, null: str) -> str:
-    return separator.join(null if item is None else item for item in items)
+def _array_to_string(items: list[str | None], separator: str, null: str | None = None) -> str:
+    shown = (null if item is None else item for item in items)
+    return separator.join(item for item in shown if item is not None)
 
 
-def _joined_size(items: list[str | None], separator: str = ",", null: str = "") -> int:
-    return sum(_bytes(null if item is None else item) + _bytes(separator) for item in items)
+def _array_to_string_or_null(
+    items: list[str | None] | None, separator: str | None, null: str | None
+) -> str | None:
+    if items is None or separator is None:
+        return None
+    return _array_to_string(items, separator, null)
 
 
-def split_size(text: str | None, separator: str | None) -> int:
+def _split_size(text: str | None, separator: str | None, null: str | None = None) -> int:
     """Return the bytes of an array of texts, including Python's overhead for each text."""
     if text is None:
         return 0
@@ -168,8 +204,8 @@ def split_size(text: str | None, separator: str | None) -> int:
     return _bytes(text) + count * _ITEM
 
 
-def string_to_array(
-    text: str | None, separator: str | None, null: str | None
+def _string_to_array(
+    text: str | None, separator: str | None, null: str | None = None
 ) -> list[str | None] | None:
     """Split a text (text_to_array); without a separator every character is an element."""
     if text is None:
@@ -180,97 +216,208 @@ def string_to_array(
     return [None if null is not None and item == null else item for item in items]
 
 
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+# bytea
 
 
-def _plain_size(text: str, *_: Any) -> int:
-    return _bytes(text)
+def _reverse(value: Any) -> Any:
+    return value[::-1]
 
 
-def _get_byte(data: bytes, index: int) -> int:
-    if not 0 <= index < len(data):
-        raise PenstockError(
-            f"index {index} out of valid range, 0..{len(data) - 1}", sqlstate="2202E"
-        )
-    return data[index]
+def _trim(left: bool, right: bool) -> Callable[[bytes, bytes], bytes]:
+    def trim(value: bytes, characters: bytes) -> bytes:
+        value = value.lstrip(characters) if left else value
+        return value.rstrip(characters) if right else value
+
+    return trim
 
 
-def _encode(data: bytes, form: str) -> str:
+def _checked_index(at: int, count: int) -> None:
+    if not 0 <= at < count:
+        raise PenstockError(f"index {at} out of valid range, 0..{count - 1}", sqlstate="2202E")
+
+
+def _get_byte(value: bytes, at: int) -> int:
+    _checked_index(at, len(value))
+    return value[at]
+
+
+def _set_byte(value: bytes, at: int, byte: int) -> bytes:
+    _checked_index(at, len(value))
+    return value[:at] + bytes([byte & 255]) + value[at + 1 :]
+
+
+def _get_bit(value: bytes, at: int) -> int:
+    _checked_index(at, len(value) * 8)
+    return value[at // 8] >> at % 8 & 1
+
+
+def _set_bit(value: bytes, at: int, bit: int) -> bytes:
+    _checked_index(at, len(value) * 8)
+    if bit not in (0, 1):
+        raise InvalidParameterValue("new bit must be 0 or 1")
+    byte = value[at // 8] & ~(1 << at % 8) | bit << at % 8
+    return value[: at // 8] + bytes([byte]) + value[at // 8 + 1 :]
+
+
+def _bytea_of(size: int) -> Callable[[int], bytes]:
+    return lambda number: number.to_bytes(size, "big", signed=True)
+
+
+def _integer_of(size: int, name: str) -> Callable[[bytes], int]:
+    def read(value: bytes) -> int:
+        if len(value) > size:
+            raise PenstockError(f"{name} out of range", sqlstate="22003")
+        return int.from_bytes(value.rjust(size, b"\0"), "big", signed=True)
+
+    return read
+
+
+def _encode(value: bytes, form: str) -> str:
     match form.lower():
         case "hex":
-            return data.hex()
+            return value.hex()
         case "base64":
-            lines = (data[at : at + _LINE] for at in range(0, len(data), _LINE))
-            return "".join(
-                base64.b64encode(line).decode() + "\n" * (len(line) == _LINE) for line in lines
-            )
+            text = base64.b64encode(value).decode()
+            return "\n".join(text[at : at + 76] for at in range(0, len(text), 76))
         case "escape":
-            return "".join(map(_escaped, data))
-    raise InvalidParameterValue(f'unrecognized encoding: "{form}"')
+            return "".join(
+                "\\\\" if byte == 92 else f"\\{byte:03o}" if not 0 < byte < 128 else chr(byte)
+                for byte in value
+            )
+    raise _encoding(form)
 
 
-def _escaped(byte: int) -> str:
-    if byte == ord("\\"):
-        return "\\\\"
-    return chr(byte) if 0 < byte < _ASCII else f"\\{byte:03o}"
+def _decode(text: str, form: str) -> bytes:
+    match form.lower():
+        case "hex":
+            return bytes.fromhex(canonical(f"\\x{text}", BYTEA)[2:])
+        case "base64":
+            return _base64(re.sub(r"[ \t\n\r]", "", text))
+        case "escape":
+            if not text.startswith("\\x"):
+                return bytes.fromhex(canonical(text, BYTEA)[2:])
+            raise FeatureNotSupported("this text is not decoded here")
+    raise _encoding(form)
 
 
-def _encoded_size(data: bytes, _: str) -> int:
-    return 4 * len(data)
+def _base64(text: str) -> bytes:
+    wrong = re.search(r"[^A-Za-z0-9+/=]", text)
+    if wrong is not None:
+        raise InvalidParameterValue(
+            f'invalid symbol "{wrong[0]}" found while decoding base64 sequence'
+        )
+    if not re.fullmatch(r"(?:[^=]{4})*(?:[^=]{2}==|[^=]{3}=)?", text):
+        raise InvalidParameterValue("invalid base64 end sequence")
+    return base64.b64decode(text)
 
 
-def _no_size(*_: Any) -> int:
-    return 0
+def _encoding(form: str) -> PenstockError:
+    return InvalidParameterValue(f'unrecognized encoding: "{form}"')
 
 
-_LETTERS: Final = {"t": TEXT, "i": INT4, "a": TEXT_ARRAY, "y": BYTEA}
+_CRC32C: Final = [
+    (lambda crc: [crc := crc >> 1 ^ (0x82F63B78 if crc & 1 else 0) for _ in range(8)][-1])(byte)
+    for byte in range(256)
+]
 
 
-def _of(
-    name: str, types: str, call: Callable[..., Any], size: Callable[..., int], returns: str = "text"
-) -> TextFunction:
-    oids = tuple(_LETTERS[letter] for letter in types)
-    names = tuple(pg_type.types()[oid].name for oid in oids)
-    held = CatalogFunction(f"{name}_{types}", names, returns)
-    return TextFunction((name, oids), held, call, size)
+def _crc32c(value: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in value:
+        crc = _CRC32C[(crc ^ byte) & 255] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
 
 
-_ALL: Final = (
-    _of("left", "ti", _left, _plain_size),
-    _of("right", "ti", _right, _plain_size),
-    _of("substring", "ti", _substring_from, _plain_size),
-    _of("substring", "tii", _substring, _plain_size),
-    _of("substr", "ti", _substring_from, _plain_size),
-    _of("substr", "tii", _substring, _plain_size),
-    _of("split_part", "tti", _split_part, _plain_size),
-    _of("repeat", "ti", lambda text, count: text * count, _repeat_size),
-    _of("lpad", "ti", _lpad, _pad_size),
-    _of("lpad", "tit", _lpad, _pad_size),
-    _of("rpad", "ti", _rpad, _pad_size),
-    _of("rpad", "tit", _rpad, _pad_size),
-    _of("replace", "ttt", _replace, _replace_size),
-    _of("quote_literal", "t", quote_literal, lambda text: 2 * _bytes(text)),
-    _of("textcat", "tt", lambda a, b: a + b, lambda a, b: _bytes(a) + _bytes(b)),
-    _of("common_pattern", "t", common_pattern, _plain_size),
-    _of("get_byte", "yi", _get_byte, _no_size, "int4"),
-    _of("octet_length", "y", len, _no_size, "int4"),
-    _of("length", "y", len, _no_size, "int4"),
-    _of("md5", "y", lambda data: md5(data, usedforsecurity=False).hexdigest(), _no_size),
-    _of("encode", "yt", _encode, _encoded_size),
-    # pg_proc has no functions with these arguments; only the compiler calls them.
-    _of("bpchar", "ti", _bpchar, lambda _, length: length),
-    _of("concat_ws", "ta", _concat_ws, _concat_ws_size),
-    _of("array_out", "a", join_array, _joined_size),
-    _of("array_to_string", "at", lambda a, b: _array_to_string(
-        [item for item in a if item is not None], b, ""), _joined_size),
-    _of("array_to_string", "att", _array_to_string, _joined_size),
-)  # fmt: skip
-TEXT_FUNCTIONS: Final[Mapping[str, TextFunction]] = {f.signature.name: f for f in _ALL}
-"""Functions by the name under which DuckDB calls them."""
-COMMON_PATTERN: Final = "common_pattern_t"
-"""The function that checks a computed regular expression and returns it."""
-BY_PROC: Final = {f.of: f.signature.name for f in _ALL}
-"""The names under which DuckDB calls functions, by name and argument types in pg_proc."""
-STRING_TO_ARRAY: Final = CatalogFunction("string_to_array", ("text", "text", "text"), "_text")
-"""The only function that is not strict."""
+# Input and output functions of types
+
+
+@lru_cache(maxsize=4096)
+def _input(text: str, oid: int) -> str:
+    """Read a text by the type's input function, and write the value as DuckDB reads it."""
+    read = canonical(text, oid)
+    return duckdb_date(read, oid) if oid in (DATE, TIMESTAMP, TIMESTAMPTZ) else read
+
+
+@lru_cache(maxsize=1024)
+def _array_in(text: str, oid: int) -> list[str | None]:
+    return split_array(canonical(text, oid))
+
+
+def _float_out(kind: pa.DataType) -> Callable[[float], str]:
+    return lambda value: float_out(value, kind)
+
+
+_PLAIN: Final[Mapping[str, Callable[..., Any]]] = {
+    "left": _left,
+    "right": _right,
+    "substring": _substring,
+    "split_part": _split_part,
+    "translate": _translate,
+    "initcap": _initcap,
+    "reverse": _reverse,
+    "chr": _chr,
+    "ascii": lambda text: ord(text[0]) if text else 0,
+    "normalize": _normalize,
+    "is_normalized": lambda text, form="NFC": unicodedata.is_normalized(_form(form), text),
+    "quote_ident": quote_identifier,
+    "name": truncated,
+    "common_pattern": common_pattern,
+    "lower_pattern": lambda pattern: lower_pattern(common_pattern(pattern)),
+    "like_escape": like_escape,
+    "like": like_matches,
+    "position": lambda value, part: value.find(part) + 1,
+    "btrim": _trim(True, True),
+    "ltrim": _trim(True, False),
+    "rtrim": _trim(False, True),
+    "get_byte": _get_byte,
+    "set_byte": _set_byte,
+    "get_bit": _get_bit,
+    "set_bit": _set_bit,
+    "bit_count": lambda value: int.from_bytes(value, "big").bit_count(),
+    "crc32": zlib.crc32,
+    "crc32c": _crc32c,
+    "sha224": lambda value: hashlib.sha224(value).digest(),
+    "sha384": lambda value: hashlib.sha384(value).digest(),
+    "sha512": lambda value: hashlib.sha512(value).digest(),
+    "int2_bytea": _bytea_of(2),
+    "int4_bytea": _bytea_of(4),
+    "int8_bytea": _bytea_of(8),
+    "bytea_int2": _integer_of(2, "smallint"),
+    "bytea_int4": _integer_of(4, "integer"),
+    "bytea_int8": _integer_of(8, "bigint"),
+    "to_bin4": _based("b", 32),
+    "to_bin8": _based("b", 64),
+    "to_oct4": _based("o", 32),
+    "to_oct8": _based("o", 64),
+    "to_hex4": _based("x", 32),
+    "to_hex8": _based("x", 64),
+    "input": _input,
+    "array_in": _array_in,
+    "float4out": _float_out(pa.float32()),
+    "float8out": _float_out(pa.float64()),
+}
+_SIZED: Final[Mapping[str, tuple[Callable[..., Any], Callable[..., int]]]] = {
+    "repeat": (lambda text, count: text * count, _repeat_size),
+    "lpad": (_lpad, _pad_size),
+    "rpad": (_rpad, _pad_size),
+    "replace": (_replace, _replace_size),
+    "overlay": (_overlay, lambda text, by, *_: _CHARACTER * (2 * len(text) + len(by))),
+    "quote_literal": (quote_literal, lambda text: 2 * _bytes(text)),
+    "textcat": (lambda a, b: a + b, lambda a, b: _bytes(a) + _bytes(b)),
+    "bpchar": (lambda text, length: text[:length].ljust(length), lambda _, length: length),
+    "concat_ws": (_concat_ws, lambda by, items: _joined_size(items, by)),
+    "array_out": (join_array, _joined_size),
+    "array_to_string": (_array_to_string, _joined_size),
+    "decode": (_decode, lambda text, _: len(text)),
+    "encode": (_encode, lambda value, _: 4 * len(value)),
+}
+FUNCTIONS: Final[Mapping[str, PythonFunction]] = {
+    **{name: PythonFunction(call) for name, call in _PLAIN.items()},
+    **{name: PythonFunction(call, size) for name, (call, size) in _SIZED.items()},
+    "string_to_array": PythonFunction(_string_to_array, _split_size, strict=False),
+    "array_to_string_null": PythonFunction(
+        _array_to_string_or_null,
+        lambda items, by, null: _joined_size(items or [], by or "", null),
+        strict=False,
+    ),
+}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
-from penstock.pgtypes.pg_type import INT8
+from penstock.pgtypes.pg_type import INT2, INT4, INT8
 from penstock.sql.builtin import functions
 from penstock.sql.grammar.parsenodes import FuncCall, WindowDef
 from penstock.sql.text.quoting import type_name
@@ -39,7 +39,11 @@ _ENDS: Final = {
     0x1000: "{} PRECEDING",
     0x4000: "{} FOLLOWING",
 }
-_EXCLUDE: Final = 0x8000 | 0x10000 | 0x20000
+_EXCLUSIONS: Final = {
+    0x8000: " EXCLUDE CURRENT ROW",
+    0x10000: " EXCLUDE GROUP",
+    0x20000: " EXCLUDE TIES",
+}
 
 
 def aggregate(
@@ -83,22 +87,28 @@ def window(
         raise FeatureNotSupported("FILTER is not implemented for non-aggregate window functions")
     if any(has_window(node) for node in (*function.arguments, *partition)):
         raise WindowingError("window function calls cannot be nested")
-    frame = _frame(definition, offsets)
+    frame = _frame(definition, offsets, order)
     return WindowFunc(function.type, function, partition, order, frame)
 
 
-def _frame(definition: WindowDef, offsets: tuple[Node | None, Node | None]) -> WindowFrame | None:
+def _frame(
+    definition: WindowDef, offsets: tuple[Node | None, Node | None], order: tuple[SortKey, ...]
+) -> WindowFrame | None:
     options = definition.frame
     if not options & _NONDEFAULT:
         return None
-    if options & _EXCLUDE:
-        raise FeatureNotSupported("EXCLUDE in a window's frame is not supported")
     modes = {_RANGE: "RANGE", _ROWS: "ROWS", _GROUPS: "GROUPS"}
     mode = next(word for bit, word in modes.items() if options & bit)
     start = next(word for bit, word in _STARTS.items() if options & bit)
     end = next((word for bit, word in _ENDS.items() if options & bit), "CURRENT ROW")
+    whole = len(order) == 1 and order[0].node.type in (INT2, INT4)
+    if mode == "RANGE" and any(offsets) and not whole:
+        raise FeatureNotSupported("this frame of a window is not supported")
+    exclude = next((word for bit, word in _EXCLUSIONS.items() if options & bit), "")
     return WindowFrame(
-        mode, _bound(start, offsets[0], mode, "starting"), _bound(end, offsets[1], mode, "ending")
+        mode,
+        _bound(start, offsets[0], mode, "starting"),
+        _bound(end, offsets[1], mode, "ending") + exclude,
     )
 
 
@@ -106,7 +116,7 @@ def _bound(words: str, offset: Node | None, mode: str, which: str) -> str:
     """Return a bound with its number of rows or groups (transformFrameOffset)."""
     if "{}" not in words:
         return words
-    if mode == "RANGE" or offset is None:
+    if offset is None:
         raise FeatureNotSupported("this frame of a window is not supported")
     node = to_target(offset, INT8, -1, "a", Form.IMPLICIT)
     if node is None:

@@ -139,6 +139,15 @@ def _sql_syntax(node: FuncExpr) -> str | None:
         case "substring":
             tail = f" FOR {shown[2]}" if len(shown) > 2 else ""
             return f"SUBSTRING({shown[0]} FROM {shown[1]}{tail})"
+        case "overlay":
+            tail = f" FOR {shown[3]}" if len(shown) > 3 else ""
+            return f"OVERLAY({shown[0]} PLACING {shown[1]} FROM {shown[2]}{tail})"
+        case "normalize" | "is_normalized":
+            form = node.arguments[1] if len(shown) > 1 else None
+            word = f"{form.text}" if isinstance(form, Const) else ""
+            if node.name == "normalize":
+                return f"NORMALIZE({shown[0]}{word and f', {word}'})"
+            return f"({_show(first, True)} IS{word and f' {word}'} NORMALIZED)"
         case "btrim" | "ltrim" | "rtrim":
             word = {"b": "BOTH", "l": "LEADING", "r": "TRAILING"}[node.name[0]]
             characters = f"{shown[1]} " if len(shown) > 1 else ""

@@ -11,6 +11,7 @@ import json
 import re
 import string
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -33,6 +34,8 @@ from penstock.sql.text.number_literals import (
     unsigned_reader,
 )
 from penstock.sql.text.quoting import type_name
+from penstock.sql.text.range_literals import read_range
+from penstock.sql.text.time_literals import read_time
 from penstock.sql.typed.primnodes import Const
 from penstock.sqlstate import InvalidTextRepresentation, UntranslatableCharacter
 
@@ -134,6 +137,32 @@ def _vector(item: int) -> Callable[[str], str]:
     return lambda text: " ".join(canonical(number, item) for number in text.split())
 
 
+SUBTYPES: Final = {
+    3904: pg_type.INT4,
+    3906: pg_type.NUMERIC,
+    3908: pg_type.TIMESTAMP,
+    3910: pg_type.TIMESTAMPTZ,
+    3912: pg_type.DATE,
+    3926: pg_type.INT8,
+}
+"""pg_range.rngsubtype by rngtypid."""
+_SUCCESSORS: Final = {pg_type.INT4: 32, pg_type.INT8: 64, pg_type.DATE: 1}
+
+
+def _range(subtype: int) -> Callable[[str], str]:
+    def key(bound: str) -> Any:
+        """Return what sorts like the bound."""
+        if subtype in (pg_type.INT4, pg_type.INT8, pg_type.NUMERIC):
+            number = Decimal(bound)
+            return (True, 0) if number.is_nan() else (False, number)
+        if "BC" in bound or "infinity" in bound:
+            raise FeatureNotSupported(f'a range with the bound "{bound}" is not supported')
+        return bound.index("-"), bound
+
+    bits = _SUCCESSORS.get(subtype, 0)
+    return lambda text: read_range(text, lambda item: canonical(item, subtype), key, bits)
+
+
 # Read literals of json and jsonb (json.c, jsonb.c).
 #
 # The result is the text that the output functions print. json stays as it was written. jsonb is
@@ -213,10 +242,13 @@ _READERS: Final[dict[int, Callable[[str], str]]] = {
     pg_type.TIMESTAMP: lambda text: read_timestamp(text, zone=False),
     pg_type.TIMESTAMPTZ: lambda text: read_timestamp(text, zone=True),
     pg_type.INTERVAL: lambda text: str(read_interval(text)),
+    pg_type.TIME: lambda text: read_time(text, zone=False),
+    pg_type.TIMETZ: lambda text: read_time(text, zone=True),
     pg_type.NUMERIC: read_numeric,
     pg_type.UUID: _uuid,
     pg_type.PG_LSN: _lsn,
     pg_type.XID8: unsigned_reader(64, "xid8"),
     **dict.fromkeys(pg_type.REG_TYPES, _same),
     pg_type.UNKNOWN: _same,
+    **{oid: _range(subtype) for oid, subtype in SUBTYPES.items()},
 }

@@ -43,7 +43,7 @@ from penstock.sql.typed.function_analysis import (
     kinds,
     not_allowed,
 )
-from penstock.sql.typed.grouping import contains_subquery, relations_of
+from penstock.sql.typed.grouping import relations_of
 from penstock.sql.typed.operator_analysis import make_operator
 from penstock.sql.typed.primnodes import (
     FieldSelect,
@@ -163,8 +163,6 @@ class QueryExpressions(ExpressionAnalysis):
         arguments = tuple(self.transform(argument) for argument in raw.arguments)
         order = tuple(self.sort_key(key) for key in raw.order)
         filter_ = None if raw.filter is None else self.boolean(raw.filter, "FILTER")
-        if filter_ is not None and contains_subquery(filter_):
-            raise FeatureNotSupported("a subquery in FILTER is not supported")
         self._check_level((*arguments, *(key.node for key in order), *filter(None, [filter_])))
         function = aggregate(raw, arguments, order, filter_)
         if raw.over is None:

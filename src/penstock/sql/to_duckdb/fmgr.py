@@ -1,0 +1,130 @@
+"""Call Python functions from DuckDB's SQL (fmgr.c).
+
+DuckDB has one function for each type of result: ``pg_text('lpad', text, length)`` calls the Python
+function ``lpad`` for every row. Values arrive as ``pg_proc.argument`` writes them. The functions
+raise PostgreSQL's errors. The bytes of text that they make are counted, because DuckDB's memory
+limit does not cover text between its operators.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.sqlstate import OutOfMemory
+
+MAX_MADE: Final = 128 << 20
+"""The most bytes of text that a statement of the catalogs makes, or one call for many rows."""
+_TOLD: Final = "<penstock {} {} penstock>"
+_RETOLD: Final = re.compile(r"<penstock (\w{5}) (.*?) penstock>", re.DOTALL)
+_RESULTS: Final = {
+    "pg_bool": ("BOOLEAN", pa.bool_()),
+    "pg_int": ("BIGINT", pa.int64()),
+    "pg_float": ("DOUBLE", pa.float64()),
+    "pg_text": ("VARCHAR", pa.string()),
+    "pg_bytes": ("BLOB", pa.binary()),
+    "pg_texts": ("VARCHAR[]", pa.list_(pa.string())),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFunction:
+    """A function. ``size``: an upper limit of the result's bytes, computed from the arguments
+    before the call; None: the result is small, or hardly longer than the arguments. ``strict``:
+    NULL for a NULL argument, without a call."""
+
+    call: Callable[..., Any]
+    size: Callable[..., int] | None = None
+    strict: bool = True
+
+
+class Budget:
+    """Counts the bytes of text that a connection's functions make, up to ``MAX_MADE``.
+
+    ``per_call``: each call of DuckDB, which is for up to 2048 rows, has the whole budget.
+    """
+
+    def __init__(self, *, per_call: bool = True) -> None:
+        self._made = 0
+        self._per_call = per_call
+
+    def reset(self) -> None:
+        """Start counting for another statement."""
+        self._made = 0
+
+    def begin(self) -> None:
+        """Start a call for some rows."""
+        if self._per_call:
+            self._made = 0
+
+    def take(self, size: int) -> None:
+        """Count bytes before they are allocated. Raises OutOfMemory (53200)."""
+        self._made += size
+        if self._made > MAX_MADE:
+            raise OutOfMemory(
+                "out of memory", detail=f"Functions make {MAX_MADE >> 20} MB of text at most."
+            )
+
+
+def told(error: PenstockError) -> str:
+    """Return a text that keeps an error's SQLSTATE and message where only texts survive."""
+    return _TOLD.format(error.sqlstate, error.message)
+
+
+def retold(text: str) -> PenstockError | None:
+    """Return the error of which a text tells, None if it tells of none."""
+    found = _RETOLD.search(text)
+    return None if found is None else PenstockError(found[2], sqlstate=found[1])
+
+
+def register(
+    connection: duckdb.DuckDBPyConnection,
+    functions: Mapping[str, PythonFunction],
+    budget: Budget | None = None,
+) -> None:
+    """Let a connection's SQL call the functions."""
+    counted = Budget() if budget is None else budget
+    create: Any = connection.create_function  # DuckDB's stubs do not know variadic functions
+    for name, (held, type_) in _RESULTS.items():
+        call = _vector(functions, type_, counted)
+        create(name, call, None, held, type="arrow", null_handling="special")
+
+
+def _vector(
+    functions: Mapping[str, PythonFunction], type_: pa.DataType, budget: Budget
+) -> Callable[..., pa.Array]:
+    """Return a function over Arrow columns, the first of which has the Python function's name."""
+
+    def call(*columns: pa.Array) -> pa.Array:
+        name, *arguments = columns
+        function = functions[name[0].as_py()]
+        budget.begin()
+        rows = zip(*(column.to_pylist() for column in arguments), strict=True)
+        try:
+            found = [
+                None if function.strict and None in row else _one(function, row, budget)
+                for row in rows
+            ]
+        except PenstockError as error:
+            raise RuntimeError(told(error)) from None
+        except MemoryError:
+            raise RuntimeError(told(OutOfMemory("out of memory"))) from None
+        return pa.array(found, type_)
+
+    return call
+
+
+def _one(function: PythonFunction, row: tuple[Any, ...], budget: Budget) -> Any:
+    if function.size is not None:
+        budget.take(function.size(*row))
+        return function.call(*row)
+    value = function.call(*row)
+    if isinstance(value, str | bytes):
+        budget.take(len(value))
+    return value
