@@ -12,7 +12,7 @@ export JAVA_HOME := $(or $(shell cat $(VENV)/java_home 2>/dev/null),$(JAVA_HOME)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-lowest coverage oracle tap tap-page faults bench bench-quick bench-hour bench-slots bench-tables bench-memory bench-large bench-verify bench-proof lint format clean
+.PHONY: help setup demo test test-fast test-lowest coverage oracle prove tap tap-page faults bench bench-quick bench-hour bench-slots bench-tables bench-memory bench-large bench-verify bench-proof lint format clean
 
 help:
 	@echo 'make demo        set up and show the whole way: PostgreSQL, live traffic, a crash, Delta'
@@ -22,6 +22,7 @@ help:
 	@echo 'make test-lowest  a part of them with the lowest versions that pyproject.toml allows'
 	@echo 'make coverage    what tests without Spark and PostgreSQL reach of floors 0 and 1'
 	@echo 'make oracle      row filters and queries beside PostgreSQL 18, a million pairs (PAIRS=1000000)'
+	@echo 'make prove       functions, operators and casts beside PostgreSQL 18 (ARGS="--only json")'
 	@echo 'make tap         PostgreSQL'"'"'s own subscription tests with a node at one end'
 	@echo '                 (ROLE=subscriber or publisher, FILES="001 028", TAP_SOURCE=archive)'
 	@echo 'make tap-page    write the tables of docs/fidelity.md from tests/tap/expected.toml'
@@ -116,6 +117,9 @@ oracle: setup $(STAMPS)/classes
 		$(BIN)/python -m pytest tests/publication/test_row_filter_oracle.py -s $(ARGS)
 	PENSTOCK_ORACLE_SHARE=1 PENSTOCK_ORACLE_QUERIES=5000 \
 		$(BIN)/python -m pytest tests/executor -s $(ARGS)
+
+prove: $(STAMPS)/python $(STAMPS)/servers
+	$(BIN)/python tools/prove_functions.py $(ARGS)
 
 # Which assertions pass is tests/tap/expected.toml's; TAP_SOURCE: PostgreSQL's source, where apt has none.
 export TAP_SOURCE

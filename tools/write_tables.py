@@ -1,7 +1,7 @@
 """Write those tables of README and docs whose facts stand elsewhere.
 
 In: ``bench/history.md``, to which ``make bench`` adds rows, the node's metrics, the options of its
-commands. Out: in each
+commands, the table of PostgreSQL's functions. Out: in each
 page, between the marks of a table below, its rows. ``--check`` writes nothing and ends with 1 where
 a page shows something else.
 """
@@ -20,6 +20,8 @@ import typer
 
 from penstock.cli.main import app
 from penstock.node.monitoring import NodeCollector, NodeReport, SequencerReport
+from penstock.sql.builtin import casts, functions, operators, types
+from penstock.sql.to_duckdb import pg_proc
 
 ROOT: Final = Path(__file__).parents[1]
 HISTORY: Final = ROOT / "bench" / "history.md"
@@ -85,6 +87,46 @@ class Options:
         return "".join(written)
 
 
+@dataclass(frozen=True)
+class Functions:
+    """The table of PostgreSQL's functions, operators and casts that DuckDB computes."""
+
+    page: str = "docs/row-filters.md"
+    name: str = "functions"
+
+    def lines(self) -> str:
+        """Return a row for each type of a first argument."""
+        operator_of = {row.function: name for name, found in operators().items() for row in found}
+        cast_of = {row.function: row.target for row in casts().values() if row.function}
+        known: dict[str, list[set[str]]] = {}
+        for oid in pg_proc.rows():
+            function = functions()[oid]
+            type_ = types()[function.arguments[0]].sql_name if function.arguments else "none"
+            kinds = known.setdefault(_FIRST.get(type_, type_), [set(), set(), set()])
+            if oid in cast_of and len(function.arguments) == 1:
+                kinds[2].add(types()[cast_of[oid]].sql_name)
+            elif oid in operator_of:
+                kinds[1].add(operator_of[oid].replace("|", "\\|"))
+            else:
+                kinds[0].add(function.name)
+        written = ["| first argument | functions | operators | casts to |\n|---|---|---|---|\n"]
+        for type_, kinds in sorted(known.items()):
+            cells = (", ".join(f"`{name}`" for name in sorted(names)) for names in kinds)
+            written.append(f"| {type_} | {' | '.join(cells)} |\n")
+        return "".join(written)
+
+
+_FIRST: Final = {
+    **dict.fromkeys(("anyarray", "anycompatiblearray", "anycompatible"), "arrays"),
+    **dict.fromkeys(("smallint", "integer", "bigint"), "integers"),
+    **dict.fromkeys(("real", "double precision"), "floats"),
+    **dict.fromkeys(
+        ("text", "character varying", "character", "name", '"any"', "anynonarray"), "strings"
+    ),
+    **dict.fromkeys(("timestamp without time zone", "timestamp with time zone"), "timestamps"),
+    **dict.fromkeys(("json", "jsonb"), "json, jsonb"),
+}
+
 COPY: Final = "copy of 5000000 accounts"
 UPDATES: Final = "backlog of 1000000 random updates"
 STEADY: Final = "commit to visible, one table, 100/s, p50 / p95 / p99"
@@ -96,6 +138,7 @@ PUBLISHED_CHANGES: Final = "publishing: 1000000 changes in 20 transactions"
 TABLES: Final = (
     Metrics(),
     Options(),
+    Functions(),
     Figures(
         "README.md",
         "summary",
@@ -189,7 +232,7 @@ def newest(history: str) -> dict[str, tuple[str, str, str]]:
     return found
 
 
-def with_table(page: str, table: Figures | Metrics | Options) -> str:
+def with_table(page: str, table: Figures | Metrics | Options | Functions) -> str:
     """Return a page's text with a table between its marks."""
     begin = f"<!-- table: {table.name} -->\n"
     head, rest = page.split(begin)

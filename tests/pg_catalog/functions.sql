@@ -168,3 +168,28 @@ SELECT coalesce(unnest(ARRAY[1,NULL]), 5)
 SELECT unnest(ARRAY[1,2]), unnest(ARRAY[1,2,3])
 SELECT n FROM generate_series(1, 5) n LIMIT 1 + 1 OFFSET length('3')
 WITH a AS (SELECT 1 AS x), b AS (WITH a AS (SELECT 2 AS x) SELECT x FROM a) SELECT a.x, b.x FROM a, b
+VALUES (1::numeric), (2.50)
+SELECT coalesce(NULL, 2.0, n), CASE WHEN n > 2 THEN n ELSE 2.500 END, greatest(n, 1.0), least(n, 9) FROM (VALUES (1.5),(NULL),(3.25)) v(n)
+SELECT 1.50 UNION ALL SELECT 2 UNION ALL SELECT 3.125
+SELECT count(*) FROM (SELECT 1.0 UNION SELECT 1.00 UNION SELECT 2) v
+SELECT count(*), count(DISTINCT n), sum(n), sum(DISTINCT n), max(n) FROM (VALUES (1.0),(1.00),(2)) v(n)
+SELECT array_agg(n ORDER BY n DESC) FROM (VALUES (1.0),(2),(3.25)) v(n)
+SELECT 10.0 / 4 + 1, 7.5 % 2, round(2.345, 2) * 2, sqrt(2.0), 1e200 * 1e-200, 0.1::float8::numeric, div(7.5, 2), scale(1.10)
+SELECT '1.50'::text::numeric + 1, '7'::text::int + 1, '{1,2}'::text::int[], ARRAY[1, 2]::text[]::bigint[]
+SELECT interval '1 day' * 2.5 + interval '2 hours', timestamp '2024-03-01' - timestamp '2024-02-01 10:00', age(timestamp '2024-03-01', timestamp '2023-12-15')
+SELECT interval '1 mon' > interval '29 days', interval '1 mon' = interval '30 days', time '12:00' < time '12:00:00.5'
+SELECT '[1,5]'::int4range, '(1,2)'::int4range, '[2024-01-01,2024-02-01]'::daterange, '[1.0,2]'::numrange, '[,"a b")'::text
+SELECT '[5,1]'::int4range
+SELECT '{"a": [1, {"b": "x"}], "c": null}'::jsonb -> 'a' -> -1 ->> 'b', '{"a": [1, 2]}'::json #>> '{a,1}', '[1, 2]'::jsonb @> '2', '{"a": 1}'::jsonb ? 'a', '{"c": null}'::jsonb ->> 'c'
+SELECT jsonb_array_length('{"a": 1}')
+SELECT extract(second FROM timestamp '2024-01-01 10:20:30.5'), date_part('julian', date '2024-01-01'), date_trunc('century', timestamp '2024-01-01'), to_timestamp(1.5)
+SELECT regexp_match('foobar', 'o(b.)'), substring('foobar' FROM 'o.'), regexp_split_to_array('a1b22c', '[0-9]+'), regexp_count('banana', 'an')
+SELECT to_hex(-1), chr(233), ascii('é'), initcap('hello wORLD'), reverse('añb'), translate('abc', 'ab', 'x'), overlay('abcdef' placing 'X' from 2 for 3), bit_count('\x0ff0'::bytea)
+SELECT encode('\x00ff'::bytea, 'base64'), decode('AP8=', 'base64'), get_byte('\x0102'::bytea, 1), sha512('a'::bytea) = sha512('b'::bytea), crc32('abc'::bytea)
+SELECT sin(1), atan2(1, 2), 2.0::float8 ^ 0.5, ln(2.0::float8), cbrt(27::float8), width_bucket(5.35, 0.024, 10.06, 5), gcd(12, 18), lcm(4, 6), factorial(20)
+SELECT sqrt(-1::float8)
+SELECT ln(0::float8)
+SELECT chr(0)
+SELECT x LIKE p FROM (VALUES ('b', 'a\'), ('a', '%')) v(x, p)
+SELECT x LIKE p FROM (VALUES ('ab', 'a\')) v(x, p)
+SELECT sum(x) OVER (ORDER BY x RANGE BETWEEN 1 PRECEDING AND CURRENT ROW EXCLUDE CURRENT ROW) FROM generate_series(1, 4) x

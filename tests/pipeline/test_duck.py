@@ -8,11 +8,13 @@ import duckdb
 import pytest
 
 from penstock.pipeline.duck import connect, lent, query_error, read_from
+from penstock.sql.to_duckdb.fmgr import raises
 
 
 @pytest.mark.parametrize("failing", [0, 3, 99_999])
 def test_an_error_is_duckdbs_at_the_first_row_and_at_the_last(failing: int) -> None:
-    sql = f"SELECT 1 / CASE WHEN i = {failing} THEN error('division by zero') ELSE 1 END"
+    refusal = raises("22012", "division by zero", "INTEGER")
+    sql = f"SELECT 1 / CASE WHEN i = {failing} THEN {refusal} ELSE 1 END"
     seen = 0
     with closing(connect()) as duck, pytest.raises(duckdb.Error) as raised:
         for batch in read_from(duck, f"{sql} FROM range(100_000) t(i)", 1000):

@@ -55,12 +55,7 @@ from penstock.pg_catalog.snapshot import CatalogSnapshot, SessionFacts
 from penstock.pgtypes.floating import float_out
 from penstock.pgtypes.pg_type import (
     BYTEA,
-    DATE,
-    FLOATS,
     INT2_ARRAY,
-    NUMERIC,
-    TIMESTAMP,
-    TIMESTAMPTZ,
     types,
 )
 from penstock.pgtypes.pg_type import types as pg_types
@@ -84,7 +79,6 @@ from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, RowSource,
 from penstock.sql.to_duckdb.catalog_lowering import (
     INT2_FROM_0,
     NAMED_TYPES,
-    READ_FROM_TEXT,
     element_type,
     from_zero,
     held_as,
@@ -95,10 +89,8 @@ from penstock.sql.to_duckdb.catalog_query import (
     compile_catalog_query,
 )
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
-from penstock.sql.to_duckdb.duckdb_values import (
-    duckdb_date,
-)
 from penstock.sql.to_duckdb.pg_proc import PYTHON
+from penstock.sql.to_duckdb.text_functions import read_text
 from penstock.sql.typed.literals import canonical
 from penstock.sql.typed.query_nodes import FunctionScan, Query
 from penstock.sql.typed.scope import Surroundings
@@ -236,7 +228,7 @@ class CatalogDatabase:
         self._session = session
         self._catalogs = catalogs(session.version)
         self._functions = {
-            **conversions(),
+            **_OF_OIDS,
             **functions(snapshot, session),
             **more,
         }
@@ -553,20 +545,14 @@ _KNOWN_FUNCTIONS: Final = (
 )
 
 
-# Input functions: parameters of a prepared catalog query, and casts from text.
-#
-# The errors are those of PostgreSQL's input functions.
+# Parameters of a prepared catalog query. The errors are those of PostgreSQL's input functions.
 
-_CALENDAR: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
-_AS_TEXT: Final = _CALENDAR | FLOATS | {NUMERIC}
-"""Types that have values, such as NaN, which DuckDB cannot take from Python unchanged."""
-_HEX: Final = r"\x"
 _OID_LIMIT: Final = 1 << 32
 _INT4_LIMIT: Final = 1 << 31
 
 
 def parameter_value(value: bytes | None, oid: int) -> Any:
-    """Return DuckDB's value of a parameter; None for NULL."""
+    """Return a parameter as DuckDB's cast to its type reads it; None for NULL."""
     if value is None:
         return None
     text = value.decode()
@@ -581,62 +567,28 @@ def parameter_value(value: bytes | None, oid: int) -> Any:
 
 
 def _parameter(text: str, oid: int) -> Any:
-    """Return DuckDB's value of a text. Names of objects stay text: the types' input functions read
-    them when the query runs."""
-    return text if types()[oid].name in NAMED_TYPES else read_value(text, oid)
-
-
-def read_value(text: str, oid: int) -> Any:
-    """Read a text as the type's input function does, and return DuckDB's value."""
-    if oid == BYTEA:
-        return bytes.fromhex(canonical(text, oid).removeprefix(_HEX))
-    if oid not in READ_FROM_TEXT:
+    """Return a text as DuckDB reads it. Names of objects are read when the query runs."""
+    if types()[oid].name in NAMED_TYPES:
         return text
-    read = canonical(text, oid)
-    if oid in _CALENDAR:
-        return duckdb_date(read, oid)
-    match held_as(types()[oid].name):
-        case "BOOLEAN":
-            return read == "t"
-        case "BIGINT" | "INTEGER" | "SMALLINT":
-            return int(read)
-        case "DOUBLE" | "FLOAT":
-            return float(read)
-    return read
-
-
-def conversions() -> Mapping[str, PythonFunction]:
-    """Return the input functions, and the conversions of numbers to unsigned types."""
-    found = {name: _input(name, oid) for oid, name in READ_FROM_TEXT.items()}
-    for name, call in _OIDS.items():
-        found[name] = PythonFunction(CatalogFunction(name, ("int8",), "int8"), call)
-    return found
-
-
-def _input(name: str, oid: int) -> PythonFunction:
-    if oid not in _AS_TEXT:
-        signature = CatalogFunction(name, ("text",), types()[oid].name)
-        return PythonFunction(signature, lambda text: read_value(text, oid))
-    return PythonFunction(
-        CatalogFunction(name, ("text",), "text"), lambda text: str(read_value(text, oid))
-    )
+    read = read_text(text, oid)
+    return bytes.fromhex(read[2:]) if oid == BYTEA else read
 
 
 def _oid_of_int8(number: int) -> int:
     if not 0 <= number < _OID_LIMIT:
-        raise _out_of_range()
+        raise NumericValueOutOfRange("OID out of range")
     return number
 
 
-def _out_of_range() -> PenstockError:
-    return NumericValueOutOfRange("OID out of range")
-
-
-_OIDS: Final[Mapping[str, Callable[[int], int]]] = {
-    "oid_of_int4": lambda number: number % _OID_LIMIT,
-    "oid_of_int8": _oid_of_int8,
-    "signed_oid": lambda oid: oid - _OID_LIMIT if oid >= _INT4_LIMIT else oid,
+_OF_OIDS: Final = {
+    name: PythonFunction(CatalogFunction(name, ("int8",), "int8"), call)
+    for name, call in {
+        "oid_of_int4": lambda number: number % _OID_LIMIT,
+        "oid_of_int8": _oid_of_int8,
+        "signed_oid": lambda oid: oid - _OID_LIMIT if oid >= _INT4_LIMIT else oid,
+    }.items()
 }
+"""Conversions of numbers to unsigned types."""
 
 
 # Values of a result in PostgreSQL's text format (the types' output functions).

@@ -8,6 +8,7 @@ Other forms (ISO 8601's ``P1Y2M``, ``1-2`` years and months, infinity) are refus
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_DOWN, ROUND_HALF_EVEN, Decimal, localcontext
 from typing import Final
@@ -78,14 +79,21 @@ class IntervalValue:
 
     def times(self, factor: float) -> IntervalValue:
         """Multiply the interval (interval_mul). Raises DatetimeFieldOverflow (22008)."""
-        months, days = int(self.months * factor), int(self.days * factor)
-        rest = _rounded((self.months * factor - months) * _DAYS_PER_MONTH)
-        seconds = (self.days * factor - days + rest - int(rest)) * (DAY // 1_000_000)
+        return self._scaled(lambda part: part * factor)
+
+    def divided(self, factor: float) -> IntervalValue:
+        """Divide the interval (interval_div). Raises DatetimeFieldOverflow (22008)."""
+        return self._scaled(lambda part: part / factor)
+
+    def _scaled(self, scaled: Callable[[int], float]) -> IntervalValue:
+        months, days = int(scaled(self.months)), int(scaled(self.days))
+        rest = _rounded((scaled(self.months) - months) * _DAYS_PER_MONTH)
+        seconds = (scaled(self.days) - days + rest - int(rest)) * (DAY // 1_000_000)
         seconds = _rounded(seconds)
         if abs(seconds) >= DAY // 1_000_000:
             days += int(seconds / (DAY // 1_000_000))
             seconds -= int(seconds / (DAY // 1_000_000)) * (DAY // 1_000_000)
-        microseconds = round(self.microseconds * factor + seconds * 1_000_000)
+        microseconds = round(scaled(self.microseconds) + seconds * 1_000_000)
         return _checked(months, days + int(rest), microseconds, "interval out of range")
 
 

@@ -24,7 +24,6 @@ from penstock.pgtypes.pg_type import (
     INT4,
     INT8,
     INTEGERS,
-    INTERVAL,
     JSON,
     JSONB,
     NAME,
@@ -71,15 +70,16 @@ from penstock.sqlstate import IndeterminateDatatype
 
 _VECTORS: Final = frozenset({INT2VECTOR, OIDVECTOR})
 _INTEGERS: Final = frozenset({OID, XID, XID8}) | REG_TYPES
-_PRINTED: Final = frozenset({CHAR, JSON, JSONB, XML, INET, ACLITEM, INTERVAL, VOID, UNKNOWN})
+_PRINTED: Final = frozenset({CHAR, JSON, JSONB, XML, INET, ACLITEM, VOID, UNKNOWN})
 _TEXTS: Final = _PRINTED | {ANYARRAY, PG_NODE_TREE, PG_NDISTINCT, PG_DEPENDENCIES, PG_MCV_LIST}
 _STRINGS: Final = frozenset({TEXT, NAME, BPCHAR, VARCHAR, CHAR})
 _NAMED: Final = REG_TYPES | {PG_LSN}
-READ_FROM_TEXT: Final = {
-    oid: f"{types()[oid].name}in"
-    for oid in (BOOL, *INTEGERS, OID, XID, *FLOATS, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, XID8)
-}
-"""The types to which text can be cast, with the names of their input functions."""
+_READ: Final = frozenset(
+    {BOOL, *INTEGERS, OID, XID, *FLOATS, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, XID8}
+)
+"""The types to which text can be cast."""
+INPUT: Final = "input"
+"""A call of a type's input function: the text, and the oid of the type."""
 _OIDS: Final = frozenset({OID}) | REG_TYPES
 _INT4PL: Final = 177
 """pg_proc.oid of int4pl"""
@@ -235,8 +235,9 @@ def _through_text(node: CoerceViaIO, argument: Node) -> Node:
         return _call(f"{_name(node.type)}in", held(node.type), below)
     if argument.type in _VECTORS and node.type in _STRINGS:
         return FuncExpr(node.type, 0, "array_to_string", (below, Const(TEXT, " ")))
-    if node.type in READ_FROM_TEXT and argument.type in (*_STRINGS, UNKNOWN):
-        return _call(READ_FROM_TEXT[node.type], held(node.type), below)
+    if node.type in _READ and argument.type in (*_STRINGS, UNKNOWN):
+        reads = Const(INT4, str(node.type))
+        return FuncExpr(held(node.type), 0, INPUT, (below, reads))
     if held(node.type) == below.type:
         return below
     return CoerceViaIO(held(node.type), below, -1, node.form)

@@ -39,7 +39,7 @@ from penstock.sql.to_duckdb.catalog_functions import (
     RowSource,
     TableFunction,
 )
-from penstock.sql.to_duckdb.catalog_lowering import held_as, lowered
+from penstock.sql.to_duckdb.catalog_lowering import INPUT, held_as, lowered
 from penstock.sql.to_duckdb.duckdb_predicate import stripped
 from penstock.sql.to_duckdb.duckdb_query import QueryCompiler
 from penstock.sql.to_duckdb.duckdb_values import Value, array, duckdb_type, refused
@@ -220,6 +220,8 @@ class CatalogCompiler(QueryCompiler):
             return self._rows_of(node, values)
         if node.name == SERIES:
             return Value(f"unnest({series(values)})", node.type)
+        if node.name == INPUT and isinstance(reads := node.arguments[1], Const):
+            return through_text(values[0], node.type, int(reads.text or 0))
         row = functions().get(node.oid)
         provided = _OF_TYPES.get((node.name, () if row is None else row.arguments))
         if provided is not None:

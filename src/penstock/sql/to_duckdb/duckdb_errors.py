@@ -14,18 +14,11 @@ from penstock.sql.to_duckdb.fmgr import retold
 from penstock.sqlstate import (
     InvalidTextRepresentation,
     NumericValueOutOfRange,
-    StringDataRightTruncation,
 )
 
 _RAISED: Final = {
-    "division by zero": ("division by zero", "22012"),
-    "value out of range: overflow": ("value out of range: overflow", "22003"),
-    "value out of range: underflow": ("value out of range: underflow", "22003"),
-    "date out of range": ("date out of range", "22008"),
     "Date out of range": ("date out of range", "22008"),
     "Timestamp out of range": ("timestamp out of range", "22008"),
-    "LIMIT must not be negative": ("LIMIT must not be negative", "2201W"),
-    "OFFSET must not be negative": ("OFFSET must not be negative", "2201X"),
     "Like pattern must not end with escape character": (
         "LIKE pattern must not end with escape character",
         "22025",
@@ -35,7 +28,6 @@ _RAISED: Final = {
         "21000",
     ),
 }
-_TOO_LONG: Final = re.compile(r"value too long for type character(?: varying)?\(\d+\)")
 _NO_LABEL: Final = re.compile(r'invalid input value for enum .*"', re.DOTALL)
 _INTEGERS: Final = {
     "INT16": "smallint",
@@ -68,9 +60,6 @@ def postgres_error(text: str) -> PenstockError:
     no_label = _NO_LABEL.search(text)
     if no_label is not None:
         return InvalidTextRepresentation(no_label[0])
-    too_long = _TOO_LONG.search(text)
-    if too_long is not None:
-        return StringDataRightTruncation(too_long[0])
     out_of_range = _RANGE.search(text)
     if out_of_range is not None:
         name = _INTEGERS.get(out_of_range[1] or out_of_range[2])

@@ -34,12 +34,15 @@ _GROUP_REPEAT: Final = re.compile(r"[*+?]")
 
 
 def like(sql: str, pattern: str, insensitive: bool) -> str:
-    """Compile ``sql LIKE pattern``. Raises 22025 for a backslash at the end of the pattern."""
-    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
-        raise _no_end()
+    """Compile ``sql LIKE pattern`` for a pattern that is not unfinished."""
     if insensitive:
         sql, pattern = f"translate({sql}, {UPPER}, {LOWER})", pattern.translate(_LOWER)
     return f"({sql} LIKE {simple_quote_literal(pattern)} ESCAPE '\\')"
+
+
+def is_unfinished(pattern: str) -> bool:
+    """Tell whether a pattern of LIKE ends with an escape character that escapes nothing."""
+    return (len(pattern) - len(pattern.rstrip("\\"))) % 2 == 1
 
 
 def like_matches(text: str, pattern: str) -> bool:
@@ -55,7 +58,7 @@ def like_matches(text: str, pattern: str) -> bool:
         at = found.end()
     if unfinished:
         if (last.search(text, at) if before else last.match(text)) is not None:
-            raise _no_end()
+            raise InvalidEscapeSequence("LIKE pattern must not end with escape character")
         return False
     start = len(text) - width
     return start >= at and (bool(before) or not start) and last.match(text, start) is not None
@@ -78,10 +81,6 @@ def _like_parts(pattern: str) -> tuple[tuple[re.Pattern[str], ...], int, bool]:
     if unfinished and not blank:
         made[-1] += "(?=.)"
     return tuple(re.compile(part, re.DOTALL) for part in made), len(parts[-1]), unfinished
-
-
-def _no_end() -> InvalidEscapeSequence:
-    return InvalidEscapeSequence("LIKE pattern must not end with escape character")
 
 
 def like_escape(pattern: str, escape: str) -> str:
@@ -129,6 +128,17 @@ def regular_replacement(sql: str, pattern: str, by: str, flags: str) -> str:
     options = "gs" if "g" in flags else "s"
     arguments = f"{simple_quote_literal(pattern)}, {simple_quote_literal(made)}"
     return f"regexp_replace({sql}, {arguments}, '{options}')"
+
+
+@lru_cache(maxsize=1024)
+def python_pattern(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of Python that finds the same matches. Raises FeatureNotSupported.
+
+    If several branches match, PostgreSQL takes the longest match, Python the first.
+    """
+    if "|" in common_pattern(pattern):
+        raise _refused(pattern)
+    return re.compile(re.sub(r"(\\.)|\$", lambda m: m[1] or r"\Z", pattern), re.DOTALL | re.ASCII)
 
 
 def lower_pattern(pattern: str) -> str:

@@ -18,11 +18,11 @@ from typing import Final
 from penstock.pgtypes.pg_type import (
     BOOL,
     BPCHAR,
+    FLOATS,
     INT2,
     INT4,
     INT8,
     INTEGERS,
-    INTERVAL,
     NUMERIC,
     TEXT,
     VARCHAR,
@@ -42,8 +42,15 @@ from penstock.sql.to_duckdb.duckdb_values import (
     duckdb_type,
     refused,
 )
-from penstock.sql.to_duckdb.interval_arithmetic import evaluated
-from penstock.sql.to_duckdb.pg_proc import PLAIN, Call, call, compare, element_cast, operator
+from penstock.sql.to_duckdb.pg_proc import (
+    PLAIN,
+    Call,
+    call,
+    compare,
+    computed,
+    element_cast,
+    operator,
+)
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.operator_analysis import contains_var
 from penstock.sql.typed.primnodes import (
@@ -250,7 +257,7 @@ class ExpressionCompiler:
         operands = [self._planned(argument) for argument in node.arguments]
         if any(map(_is_null, operands)) and functions()[node.function].strict:
             return constant(None, node.type)
-        nodes = [self._pattern(argument) for argument in node.arguments]
+        nodes = [folded(self._pattern(argument)) for argument in node.arguments]
         values = [self.value(argument) for argument in nodes]
         result = self._operator_of(node, values, [stripped(each) for each in nodes])
         return result if len(values) == 1 else strict(values, result, operands)
@@ -330,7 +337,7 @@ class ExpressionCompiler:
         right = self.value(right_node)
         item = Value("item", element(right.type), right.shape)
         test = self._operator_of(node, [left, item], node.arguments)
-        if test.fails:
+        if test.fails and not self.catalog:
             raise refused("ANY or ALL over an array with a value that may fail")
         found = f"list_transform({right.sql}, lambda {EACH}: {test.sql})"
         decided, rest = ("TRUE", "FALSE") if node.any else ("FALSE", "TRUE")
@@ -529,8 +536,8 @@ def _without_known(node: CaseExpr, whens: Sequence[CaseWhen]) -> Node:
 
 # Fold arithmetic of constants: ``24 * 60 * 60``, ``3 * interval '1 h'`` (clauses.c).
 #
-# A typed expression of integers or intervals becomes a constant if it has a value. Any other
-# expression stays as it is. So does one that fails (``1 / 0``), which is refused later.
+# A typed expression of integers becomes a constant if it has a value; so does a call of a Python
+# function. Any other expression stays as it is. So does one that fails (``1 / 0``).
 
 _BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 
@@ -551,10 +558,25 @@ _OPERATORS: Final[dict[str, Callable[[int, int], int]]] = {
 
 def folded(node: Node) -> Node:
     """Return the constant to which the expression folds, or the expression itself."""
-    value = evaluated(node) if node.type == INTERVAL else _integer(node)
-    if value is None or isinstance(node, Const):
+    if isinstance(node, Const):
         return node
-    return Const(node.type, str(value))
+    value = _integer(node)
+    if value is not None:
+        return Const(node.type, str(value))
+    called = functions().get(_function_of(node))
+    if called is None or called.volatility != "i" or not called.strict:
+        return node
+    arguments = [stripped(folded(argument)) for argument in children(node)]
+    given = [each for each in arguments if isinstance(each, Const) and each.text is not None]
+    if len(given) < len(arguments):
+        return node
+    if isinstance(node, FuncExpr) and is_cast(node) and node.type in FLOATS:
+        return Const(node.type, given[0].text) if given[0].type in INTEGERS else node
+    return computed(called.oid, given, node.type) or node
+
+
+def _function_of(node: Node) -> int:
+    return node.function if isinstance(node, OpExpr) else getattr(node, "oid", 0)
 
 
 def _integer(node: Node) -> int | None:

@@ -47,9 +47,9 @@ from penstock.sql.to_duckdb.duckdb_values import (
     group_key,
     refused,
 )
+from penstock.sql.to_duckdb.fmgr import raises
 from penstock.sql.to_duckdb.pg_proc import (
     COMPARISONS,
-    OVERFLOW,
     PLAIN,
     READS,
     fitted,
@@ -91,6 +91,7 @@ from penstock.sql.typed.query_nodes import (
 _Item = TypeVar("_Item")
 _INFINITY: Final = "infinity"
 _RAISES: Final = "error("
+_OVERFLOW: Final = raises("22003", "value out of range: overflow", "DOUBLE")
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,9 @@ class QueryCompiler(ExpressionCompiler):
         if isinstance(count, int):
             return str(count)
         sql = self.value(count).sql
-        refusal = f"CAST(error('{word} must not be negative') AS BIGINT)"
+        refusal = raises(
+            "2201W" if word == "LIMIT" else "2201X", f"{word} must not be negative", "BIGINT"
+        )
         return f"CASE WHEN {sql} < 0 THEN {refusal} ELSE {sql} END"
 
     def _recursive(self, cte: Cte) -> str:
@@ -578,7 +581,7 @@ def _average(node: Aggref, value: Value, call: Callable[[str], str], fails: bool
 def _in_range(sql: str, too_great: str, call: Callable[[str], str]) -> Value:
     """Make an infinite result of finite numbers an error (float8pl, float8_accum)."""
     finite = f"isfinite({call('min')}) AND isfinite({call('max')})"
-    checked = f"CASE WHEN {finite} AND ({too_great}) THEN CAST({OVERFLOW} AS DOUBLE) ELSE {sql} END"
+    checked = f"CASE WHEN {finite} AND ({too_great}) THEN {_OVERFLOW} ELSE {sql} END"
     return Value(checked, FLOAT8, None, True)
 
 

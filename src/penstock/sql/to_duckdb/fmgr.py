@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.identifiers import simple_quote_literal
 from penstock.sqlstate import OutOfMemory
 
 MAX_MADE: Final = 128 << 20
@@ -75,6 +76,12 @@ class Budget:
 def told(error: PenstockError) -> str:
     """Return a text that keeps an error's SQLSTATE and message where only texts survive."""
     return _TOLD.format(error.sqlstate, error.message)
+
+
+def raises(sqlstate: str, message: str, held: str) -> str:
+    """Return SQL that raises an error in the place of a value of DuckDB's type ``held``."""
+    text = simple_quote_literal(_TOLD.format(sqlstate, message))
+    return f"CAST(error({text}) AS {held})"
 
 
 def retold(text: str) -> PenstockError | None:

@@ -117,10 +117,11 @@ def _truncated(dividend: Decimal, divisor: Decimal, digits: int) -> Decimal:
     (_, first, up), (_, second, down) = dividend.as_tuple(), divisor.as_tuple()
     assert isinstance(up, int) and isinstance(down, int)
     shift = digits + max(len(second) - len(first), 0)
-    number = int("".join(map(str, first))) * 10**shift
-    quotient, rest = divmod(number, int("".join(map(str, second))))
-    sign = "-" if dividend.is_signed() != divisor.is_signed() else ""
-    return Decimal(f"{sign}{quotient}{1 if rest else 0}E{up - down - shift - 1}")
+    # Not by way of texts: Python limits the digits of integers in them.
+    whole = int(Decimal((0, first, 0))) * 10**shift
+    quotient, rest = divmod(whole, int(Decimal((0, second, 0))))
+    made = Decimal(quotient * 10 + bool(rest)).scaleb(up - down - shift - 1, _EXACT)
+    return made.copy_negate() if dividend.is_signed() != divisor.is_signed() else made
 
 
 def _division_scale(dividend: Decimal, divisor: Decimal) -> int:
@@ -245,7 +246,7 @@ def _factorial(number: int) -> str:
         raise NumericValueOutOfRange("factorial of a negative number is undefined")
     if number > 32177:
         raise _overflow()
-    return str(math.factorial(number))
+    return f"{Decimal(math.factorial(number)):f}"
 
 
 def _min_scale(number: str) -> int | None:
@@ -300,7 +301,8 @@ def _numeric_bucket(operand: str, low: str, high: str, count: int) -> int:
 _NAMES: Final = {16: "smallint", 32: "integer", 64: "bigint"}
 
 
-def _to_integer(bits: int) -> Callable[[str], int]:
+def to_integer(bits: int) -> Callable[[str], int]:
+    """Return the cast of a numeric to an integer type (numeric_int4)."""
     name = _NAMES[bits]
 
     def cast(number: str) -> int:
@@ -365,7 +367,9 @@ _COMPLEMENT: Final = str.maketrans("0123456789", "9876543210")
 
 def _known(numbers: list[str | None], distinct: bool) -> list[str]:
     known = [number for number in numbers if number is not None]
-    return list({_sort_key(number): number for number in known}.values()) if distinct else known
+    if not distinct:
+        return known
+    return list({_sort_key(number): number for number in reversed(known)}.values())
 
 
 def _sum(numbers: list[str | None], distinct: bool) -> str | None:
@@ -426,135 +430,6 @@ def _shifted_right(bits: int) -> Callable[[int, int], int]:
     return lambda number, count: number >> (count & width - 1)
 
 
-def float_overflow() -> PenstockError:
-    """Return the error of float arithmetic."""
-    return NumericValueOutOfRange("value out of range: overflow")
-
-
-def float_underflow() -> PenstockError:
-    """Return the error of float arithmetic."""
-    return NumericValueOutOfRange("value out of range: underflow")
-
-
-def _float_function(
-    of: Callable[[float], float], *, domain: Callable[[float], bool] | None = None
-) -> Callable[[float], float]:
-    """Return a function of C's library with the checks of float.c. ``domain``: its arguments."""
-
-    def call(value: float) -> float:
-        if math.isnan(value):
-            return value
-        if domain is not None and not domain(value):
-            raise NumericValueOutOfRange("input is out of range")
-        try:
-            return of(value)
-        except OverflowError:
-            raise float_overflow() from None
-
-    return call
-
-
-def _square_root_of_float(value: float) -> float:
-    if value < 0:
-        raise PenstockError("cannot take square root of a negative number", sqlstate="2201F")
-    return math.sqrt(value)
-
-
-def _logarithm(of: Callable[[float], float]) -> Callable[[float], float]:
-    def call(value: float) -> float:
-        if value == 0:
-            raise PenstockError("cannot take logarithm of zero", sqlstate="2201E")
-        if value < 0:
-            raise PenstockError("cannot take logarithm of a negative number", sqlstate="2201E")
-        return of(value)
-
-    return call
-
-
-def _exponential(value: float) -> float:
-    if math.isinf(value):
-        return value if value > 0 else 0.0
-    if math.isnan(value):
-        return value
-    try:
-        found = math.exp(value)
-    except OverflowError:
-        raise float_overflow() from None
-    if not found:
-        raise float_underflow()
-    return found
-
-
-def _power(base: float, exponent: float) -> float:
-    """Raise to a power (dpow)."""
-    if math.isnan(base):
-        return 1.0 if exponent == 0 else base
-    if math.isnan(exponent):
-        return 1.0 if base == 1 else exponent
-    if base == 0 and exponent < 0:
-        raise PenstockError("zero raised to a negative power is undefined", sqlstate="2201F")
-    if base < 0 and exponent != math.floor(exponent):
-        raise PenstockError(
-            "a negative number raised to a non-integer power yields a complex result",
-            sqlstate="2201F",
-        )
-    try:
-        found = math.pow(base, exponent)
-    except OverflowError:
-        raise float_overflow() from None
-    if not found and base and not math.isinf(base) and not math.isinf(exponent):
-        raise float_underflow()
-    return found
-
-
-def _float_sign(value: float) -> float:
-    return float((value > 0) - (value < 0))
-
-
-def _degrees(value: float) -> float:
-    found = value / _RADIANS_PER_DEGREE
-    if math.isinf(found) and not math.isinf(value):
-        raise float_overflow()
-    return found
-
-
-def _radians(value: float) -> float:
-    found = value * _RADIANS_PER_DEGREE
-    if not found and value:
-        raise float_underflow()
-    return found
-
-
-_RADIANS_PER_DEGREE: Final = 0.0174532925199432957692
-_OF_ONE: Final[Mapping[str, Callable[[float], float]]] = {
-    "cbrt": math.cbrt,
-    "sin": _float_function(math.sin, domain=math.isfinite),
-    "cos": _float_function(math.cos, domain=math.isfinite),
-    "tan": _float_function(math.tan, domain=math.isfinite),
-    "cot": _float_function(
-        lambda x: math.inf * math.copysign(1, x) if x == 0 else 1.0 / math.tan(x),
-        domain=math.isfinite,
-    ),
-    "asin": _float_function(math.asin, domain=lambda x: -1 <= x <= 1),
-    "acos": _float_function(math.acos, domain=lambda x: -1 <= x <= 1),
-    "atan": math.atan,
-    "sinh": _float_function(lambda x: math.copysign(math.inf, x) if abs(x) > 711 else math.sinh(x)),
-    "cosh": _float_function(lambda x: math.inf if abs(x) > 711 else math.cosh(x)),
-    "tanh": math.tanh,
-    "asinh": math.asinh,
-    "acosh": _float_function(math.acosh, domain=lambda x: x >= 1),
-    "atanh": _float_function(
-        lambda x: math.copysign(math.inf, x) if abs(x) == 1 else math.atanh(x),
-        domain=lambda x: -1 <= x <= 1,
-    ),
-    "dsqrt": _square_root_of_float,
-    "dlog1": _logarithm(math.log),
-    "dlog10": _logarithm(math.log10),
-    "dexp": _exponential,
-    "degrees": _degrees,
-    "radians": _radians,
-    "dsign": _float_sign,
-}
 _CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     "numeric_add": lambda one, other: _added(one, other, 1),
     "numeric_sub": lambda one, other: _added(one, other, -1),
@@ -578,9 +453,9 @@ _CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     "numeric_trim_scale": _trim_scale,
     "width_bucket_numeric": _numeric_bucket,
     "width_bucket_float8": _width_bucket,
-    "numeric_int2": _to_integer(16),
-    "numeric_int4": _to_integer(32),
-    "numeric_int8": _to_integer(64),
+    "numeric_int2": to_integer(16),
+    "numeric_int4": to_integer(32),
+    "numeric_int8": to_integer(64),
     "float4_numeric": _of_float(pa.float32(), 6),
     "float8_numeric": _of_float(pa.float64(), 15),
     "numeric": numeric_fitted,
@@ -593,10 +468,7 @@ _CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     "int8gcd": _gcd(64),
     "int4lcm": _lcm(32),
     "int8lcm": _lcm(64),
-    "dpow": _power,
-    "datan2": math.atan2,
     **{f"int{n // 8}shl": _shifted_left(n) for n in _NAMES},
     **{f"int{n // 8}shr": _shifted_right(n) for n in _NAMES},
-    **_OF_ONE,
 }
 FUNCTIONS: Final = {name: PythonFunction(call) for name, call in _CALLS.items()}

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from penstock.civil import DAY, parse_date, parse_timestamp, print_date, print_timestamp
+from penstock.errors import PenstockError
 from penstock.identifiers import simple_quote_literal
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.pgtypes.pg_type import (
@@ -40,11 +42,19 @@ from penstock.pgtypes.pg_type import types as pg_types
 from penstock.pgtypes.type_names import length_of, numeric_modifiers
 from penstock.sql.builtin import casts, functions
 from penstock.sql.builtin.type_cache import is_enum, types
+from penstock.sql.text.array_literals import join_array, split_array
+from penstock.sql.text.interval_literals import read_interval
 from penstock.sql.text.quoting import type_name
-from penstock.sql.to_duckdb import numeric_functions, text_functions, timestamp_functions
+from penstock.sql.to_duckdb import (
+    json_functions,
+    numeric_functions,
+    text_functions,
+    timestamp_functions,
+)
 from penstock.sql.to_duckdb.duckdb_patterns import (
     LOWER,
     UPPER,
+    is_unfinished,
     like,
     regular_expression,
     regular_replacement,
@@ -62,8 +72,7 @@ from penstock.sql.to_duckdb.duckdb_values import (
     list_text,
     refused,
 )
-from penstock.sql.to_duckdb.fmgr import PythonFunction
-from penstock.sql.to_duckdb.interval_arithmetic import in_utc, moved
+from penstock.sql.to_duckdb.fmgr import PythonFunction, raises
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.literals import SUBTYPES
 from penstock.sql.typed.primnodes import Const, Node
@@ -72,6 +81,7 @@ PYTHON: Final[Mapping[str, PythonFunction]] = {
     **text_functions.FUNCTIONS,
     **numeric_functions.FUNCTIONS,
     **timestamp_functions.FUNCTIONS,
+    **json_functions.FUNCTIONS,
 }
 """The functions that DuckDB must know (``fmgr.register``)."""
 
@@ -85,7 +95,6 @@ MOMENTS: Final = frozenset({DATE, TIMESTAMP, TIMESTAMPTZ})
 PLAIN: Final = INTEGERS | FLOATS | _TEXTS | MOMENTS | {UUID, BYTEA, BOOL}
 """Types whose values DuckDB compares as PostgreSQL does."""
 _COMPARED: Final = frozenset({NUMERIC, INTERVAL, TIME, *SUBTYPES})
-_OPERATIONS: Final = {"pl": "+", "mi": "-", "mul": "*", "div": "/"}
 _NUMERIC: Final = {"add": "+", "sub": "-", "mul": "*", "mii": "-", "mi": "-"}
 _FIELDS: Final = frozenset({"year", "month", "day", "quarter", "week", "dow", "isodow", "doy"})
 _CLOCK_FIELDS: Final = frozenset({"hour", "minute"})
@@ -99,6 +108,8 @@ _MAX_SCALE: Final = 30
 _LONGEST_MADE: Final = 10_000
 """The most characters of a text that DuckDB pads: it makes 2048 of them beyond its memory limit."""
 _WIDE_DIGITS: Final = 19
+_MAX_MONTHS: Final = 12_000
+_MAX_DAYS: Final = 365_000
 _SMALL_DAYS: Final = 1_000_000
 _FIRST_DATE: Final = "DATE '4714-11-24 (BC)'"
 _LAST_DATE: Final = "DATE '5874897-12-31'"
@@ -108,9 +119,10 @@ _RESULTS: Final = {
     **dict.fromkeys(FLOATS, "pg_float"),
     BYTEA: "pg_bytes",
 }
-_DIVISION: Final = "error('division by zero')"
-OVERFLOW: Final = "error('value out of range: overflow')"
-_UNDERFLOW: Final = "error('value out of range: underflow')"
+_ERROR: Final = re.compile(r"\{!(\w{5}) ([^}]*)\}")
+_RADIANS_PER_DEGREE: Final = "CAST('0.0174532925199432957692' AS DOUBLE)"
+_OVERFLOW: Final = ("22003", "value out of range: overflow")
+_UNDERFLOW: Final = ("22003", "value out of range: underflow")
 READS: Final = "pg_text('input'"
 """A call of an input function, which may return an infinite date."""
 
@@ -121,7 +133,8 @@ class Row:
 
     ``@name`` calls a Python function, by default that of the same name; ``:name`` a function of
     this file, which compiles the call; anything else is SQL with {0}, {1} ... for the arguments,
-    {type} for DuckDB's type of the result and {wide} for a type in which integers do not overflow.
+    {type} for DuckDB's type of the result, {wide} for a type in which integers do not overflow, and
+    {!22012 message} for an error.
     ``fails``: a call may fail, if the arguments do not.
     """
 
@@ -213,7 +226,10 @@ def call(oid: int, call_: Call, *, catalog: bool = False) -> Value | None:
 def _filled(expression: str, call_: Call) -> Value:
     wide = "HUGEINT" if call_.result == INT8 else "BIGINT"
     held = call_.held if "{type}" in expression else ""
-    sql = expression.format(*call_.sql, type=held, wide=wide, upper=UPPER, lower=LOWER)
+    raising = _ERROR.sub(lambda error: raises(error[1], error[2], call_.held), expression)
+    sql = raising.format(
+        *call_.sql, type=held, wide=wide, upper=UPPER, lower=LOWER, degree=_RADIANS_PER_DEGREE
+    )
     first = next(iter(call_.values), None)
     shape = first.shape if first is not None and first.type == call_.result else None
     return Value(sql, call_.result, shape)
@@ -244,6 +260,53 @@ def python(name: str, call_: Call) -> Value:
         case int(oid) if oid == TIMESTAMPTZ:
             sql = f"make_timestamptz({sql})"
     return Value(sql, call_.result)
+
+
+def computed(oid: int, nodes: Sequence[Const], result: int) -> Const | None:
+    """Return the value of a Python function of constants; None if it has none, or fails."""
+    row = rows().get(oid)
+    if row is None or not row.expression.startswith("@"):
+        return None
+    function = PYTHON[row.expression[1:] or row.name]
+    try:
+        arguments = [_value(node.text or "", node.type) for node in nodes]
+        if None in arguments or (function.size and function.size(*arguments) > _LONGEST_MADE):
+            return None
+        value = function.call(*arguments)
+    except PenstockError:
+        return None
+    return Const(result, None if value is None else _shown(value, result))
+
+
+def _value(text: str, oid: int) -> object:
+    """Return a constant as Python functions take it; None for infinite dates."""
+    if oid in INTEGERS:
+        return int(text)
+    if oid in FLOATS:
+        return float(text)
+    if oid == BOOL:
+        return text == "t"
+    if oid == BYTEA:
+        return bytes.fromhex(text[2:])
+    if oid == DATE:
+        return parse_date(text.encode())
+    if oid in MOMENTS:
+        return parse_timestamp(text.encode(), zone=oid == TIMESTAMPTZ)
+    return split_array(text) if element(oid) in STRINGS else None if element(oid) else text
+
+
+def _shown(value: Any, oid: int) -> str:
+    if oid == BOOL:
+        return "t" if value else "f"
+    if oid == BYTEA:
+        return f"\\x{value.hex()}"
+    if oid == DATE:
+        return print_date(value)
+    if oid in MOMENTS:
+        return print_timestamp(value, zone=oid == TIMESTAMPTZ)
+    if oid in FLOATS:
+        return str(PYTHON[f"{pg_types()[oid].name}out"].call(value))
+    return join_array(value) if element(oid) else str(value)
 
 
 def argument(value: Value) -> str:
@@ -342,11 +405,11 @@ def _match(call_: Call) -> Value | None:
     insensitive, kind = bool(matched[1]), matched[2].replace("regexp_like", "regexeq")
     text, pattern = call_.sql
     node, fails = call_.nodes[1], False
-    if isinstance(node, Const):
-        if node.text is None:
-            return Value("CAST(NULL AS BOOLEAN)", BOOL)
+    if isinstance(node, Const) and node.text is None:
+        return Value("CAST(NULL AS BOOLEAN)", BOOL)
+    if isinstance(node, Const) and not ("like" in kind and is_unfinished(node.text or "")):
         make = like if "like" in kind else regular_expression
-        sql = make(text, node.text, insensitive)
+        sql = make(text, node.text or "", insensitive)
     else:
         fails = True
         if insensitive:
@@ -372,59 +435,13 @@ def _regexp_replace(call_: Call) -> Value | None:
     return Value(regular_replacement(call_.sql[0], pattern, by, flags), call_.result)
 
 
-# Integers and floats
-
-
-def _operands(call_: Call) -> tuple[str, str, str]:
-    held = call_.held
-    first, second = (f"CAST({sql} AS {held})" for sql in call_.sql)
-    return first, second, held
-
-
-def _quotient(call_: Call) -> Value:
-    a, b, held = _operands(call_)
-    by_zero = f"WHEN {b} = 0 AND {a} IS NOT NULL THEN CAST({_DIVISION} AS {held})"
-    return Value(f"CASE {by_zero} ELSE {a} // {b} END", call_.result, None, True)
-
-
-def _remainder(call_: Call) -> Value:
-    a, b, held = _operands(call_)
-    by_zero = f"WHEN {b} = 0 AND {a} IS NOT NULL THEN CAST({_DIVISION} AS {held})"
-    minus_one = f"WHEN {b} = -1 AND {a} IS NOT NULL THEN CAST(0 AS {held})"
-    return Value(f"CASE {by_zero} {minus_one} ELSE {a} % {b} END", call_.result, None, True)
-
-
-def _float_sum(call_: Call) -> Value:
-    """Compile float8_pl, float8_mul, float8_div: finite operands must not give infinity."""
-    a, b, held = _operands(call_)
-    name = _OPERATIONS[re.sub(r"float\d+", "", call_.name)]
-    done = f"({a} {name} {b})"
-    checks = []
-    if name == "/":
-        checks.append(f"WHEN {b} = 0 AND NOT isnan({a}) THEN CAST({_DIVISION} AS {held})")
-        checks.append(f"WHEN isinf({done}) AND NOT isinf({a}) THEN CAST({OVERFLOW} AS {held})")
-        lost = f"{done} = 0 AND {a} <> 0 AND NOT isinf({b})"
-    else:
-        finite = f"NOT isinf({a}) AND NOT isinf({b})"
-        checks.append(f"WHEN isinf({done}) AND {finite} THEN CAST({OVERFLOW} AS {held})")
-        lost = f"{done} = 0 AND {a} <> 0 AND {b} <> 0"
-    if name in ("*", "/"):
-        checks.append(f"WHEN {lost} THEN CAST({_UNDERFLOW} AS {held})")
-    return Value(f"CASE {' '.join(checks)} ELSE {done} END", call_.result, None, True)
-
-
-def _float4(call_: Call) -> Value:
-    (value,) = call_.values
-    return _narrowed(call_, f"NOT isinf({value.sql})", f"{value.sql} <> 0")
-
-
 def _narrowed(call_: Call, finite: str, other: str) -> Value:
     """Cast to a float; overflow and underflow are errors."""
     held = call_.held
     done = f"CAST({call_.sql[0]} AS {held})"
     checks = (
-        f"WHEN isinf({done}) AND {finite} THEN CAST({OVERFLOW} AS {held})"
-        f" WHEN {done} = 0 AND {other} THEN CAST({_UNDERFLOW} AS {held})"
+        f"WHEN isinf({done}) AND {finite} THEN {raises(*_OVERFLOW, held)}"
+        f" WHEN {done} = 0 AND {other} THEN {raises(*_UNDERFLOW, held)}"
     )
     return Value(f"CASE {checks} ELSE {done} END", call_.result, None, True)
 
@@ -532,7 +549,7 @@ def _days(call_: Call) -> Value:
     if fails:
         sql = (
             f"CASE WHEN {sql} NOT BETWEEN {_FIRST_DATE} AND {_LAST_DATE}"
-            f" THEN CAST(error('date out of range') AS DATE) ELSE {sql} END"
+            f" THEN {raises('22008', 'date out of range', 'DATE')} ELSE {sql} END"
         )
     return Value(sql, DATE, None, fails)
 
@@ -581,9 +598,40 @@ def _moved(call_: Call) -> Value:
     at = 0 if call_.values[0].type in MOMENTS else 1
     moment, by = call_.values[at], call_.nodes[1 - at]
     _check_finite(moment)
-    found = moved("-" if "_mi_" in call_.name else "+", moment, by, call_.result)
+    found = _moved_by("-" if "_mi_" in call_.name else "+", moment, by, call_.result)
     name = call_.name.replace("timestamptz", "timestamp")
     return found or replace(python(name, call_), fails=True)
+
+
+def _moved_by(name: str, moment: Value, interval: Node, result: int) -> Value | None:
+    """Add an interval to a date or timestamp, or subtract it (``name``: ``+`` or ``-``).
+
+    Returns None for an interval that is not a constant, or is longer than a thousand years: from
+    the years 1 to 9999, the result must stay in DuckDB's range.
+    """
+    if not isinstance(interval, Const) or interval.text is None:
+        return None
+    constant = read_interval(interval.text)
+    by = constant.times(-1.0) if name == "-" else constant
+    if max(abs(by.months) / _MAX_MONTHS, abs(by.days) / _MAX_DAYS) > 1 or (
+        abs(by.microseconds) > _MAX_DAYS * DAY
+    ):
+        return None
+    start = in_utc(moment)
+    sql = (
+        f"({start} + to_months({by.months}) + to_days({by.days})"
+        f" + to_microseconds({by.microseconds}))"
+    )
+    if result == TIMESTAMPTZ:
+        sql = f"make_timestamptz(epoch_us{sql})"
+    return Value(sql, result, None, moment.fails)
+
+
+def in_utc(moment: Value) -> str:
+    """Return the moment as a timestamp without time zone."""
+    if moment.type == TIMESTAMPTZ:
+        return f"make_timestamp(epoch_us({moment.sql}))"
+    return f"CAST({moment.sql} AS TIMESTAMP)" if moment.type == DATE else moment.sql
 
 
 def _midnight(call_: Call) -> Value:
@@ -651,9 +699,11 @@ def _array_to_string(call_: Call) -> Value:
 # Casts of a type to itself with a modifier, and through text
 
 
-def _length(call_: Call) -> Value:
+def _length(call_: Call) -> Value | None:
     """Apply an explicit length coercion: cut strings, round numerics."""
     value, typmod = call_.values[0], call_.typmod
+    if len(call_.values) > 1:  # called by its name
+        return None
     if value.type == VARCHAR:
         return Value(f"left({value.sql}, {length_of(typmod)})", VARCHAR)
     if value.type == BPCHAR:
@@ -674,7 +724,7 @@ def fitted(value: Value, typmod: int) -> Value:
     most = length_of(typmod)
     name = "character" if value.type == BPCHAR else "character varying"
     kept = f"left({value.sql}, {most})"
-    refusal = f"CAST(error('value too long for type {name}({most})') AS VARCHAR)"
+    refusal = raises("22001", f"value too long for type {name}({most})", "VARCHAR")
     sql = (
         f"CASE WHEN {value.sql} IS NULL OR length({value.sql}) <= {most} THEN {value.sql}"
         f" WHEN length(rtrim({value.sql}, ' ')) <= {most} THEN {kept} ELSE {refusal} END"
@@ -772,8 +822,10 @@ def element_cast(source: int, target: int, shape: Shape | None) -> Value:
     return made or through_text(value, target)
 
 
-def _precise(call_: Call) -> Value:
+def _precise(call_: Call) -> Value | None:
     """Round a timestamp to so many digits of a second."""
+    if len(call_.values) > 1:
+        return None
     name = "timestamp_precise"
     digits = Value(str(call_.typmod), INT4)
     return replace(python(name, replace(call_, values=[call_.values[0], digits])), fails=True)

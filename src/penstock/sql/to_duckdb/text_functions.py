@@ -29,6 +29,7 @@ from penstock.sql.to_duckdb.duckdb_patterns import (
     like_escape,
     like_matches,
     lower_pattern,
+    python_pattern,
 )
 from penstock.sql.to_duckdb.duckdb_values import duckdb_date
 from penstock.sql.to_duckdb.fmgr import PythonFunction
@@ -58,10 +59,10 @@ def _left(text: str, count: int) -> str:
     return text[:count]
 
 
-def _substring(text: Any, start: int, length: int = _MAX_INT) -> Any:
-    if length < 0:
+def _substring(text: Any, start: int, length: int | None = None) -> Any:
+    if length is not None and length < 0:
         raise PenstockError("negative substring length not allowed", sqlstate="22011")
-    end = start + length
+    end = _MAX_INT + 1 if length is None else start + length
     return text[max(start - 1, 0) : len(text) if end > _MAX_INT else max(end - 1, 0)]
 
 
@@ -148,7 +149,7 @@ def _upper(text: str) -> str:
 
 def _chr(code: int) -> str:
     if code < 0:
-        raise PenstockError("character number must be positive", sqlstate="54000")
+        raise InvalidParameterValue("character number must be positive")
     if code == 0:
         raise PenstockError("null character not permitted", sqlstate="54000")
     if code > 0x10FFFF:
@@ -170,6 +171,26 @@ def _form(form: str) -> Any:
     if form.upper() not in ("NFC", "NFD", "NFKC", "NFKD"):
         raise InvalidParameterValue(f"invalid normalization form: {form}")
     return form.upper()
+
+
+def _regexp_substr(text: str, pattern: str) -> str | None:
+    found = python_pattern(pattern).search(text)
+    return None if found is None else found[0]
+
+
+def _regexp_match(text: str, pattern: str) -> list[str | None] | None:
+    found = python_pattern(pattern).search(text)
+    return None if found is None else list(found.groups() or (found[0],))
+
+
+def _regexp_split(text: str, pattern: str) -> list[str]:
+    """Split; a match of nothing at the end or right after a match separates nothing."""
+    items, at = [], 0
+    for found in python_pattern(pattern).finditer(text):
+        if found.end() > found.start() or at < found.start() < len(text):
+            items.append(text[at : found.start()])
+            at = found.end()
+    return [*items, text[at:]]
 
 
 # Arrays of texts
@@ -332,7 +353,7 @@ def _crc32c(value: bytes) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _input(text: str, oid: int) -> str:
+def read_text(text: str, oid: int) -> str:
     """Read a text by the type's input function, and write the value as DuckDB reads it."""
     read = canonical(text, oid)
     return duckdb_date(read, oid) if oid in (DATE, TIMESTAMP, TIMESTAMPTZ) else read
@@ -365,6 +386,10 @@ _PLAIN: Final[Mapping[str, Callable[..., Any]]] = {
     "lower_pattern": lambda pattern: lower_pattern(common_pattern(pattern)),
     "like_escape": like_escape,
     "like": like_matches,
+    "regexp_substr": _regexp_substr,
+    "regexp_match": _regexp_match,
+    "regexp_split_to_array": _regexp_split,
+    "regexp_count": lambda text, pattern: len(list(python_pattern(pattern).finditer(text))),
     "position": lambda value, part: value.find(part) + 1,
     "btrim": _trim(True, True),
     "ltrim": _trim(True, False),
@@ -391,7 +416,7 @@ _PLAIN: Final[Mapping[str, Callable[..., Any]]] = {
     "to_oct8": _based("o", 64),
     "to_hex4": _based("x", 32),
     "to_hex8": _based("x", 64),
-    "input": _input,
+    "input": read_text,
     "array_in": _array_in,
     "float4out": _float_out(pa.float32()),
     "float8out": _float_out(pa.float64()),

@@ -24,7 +24,7 @@ from penstock.civil import (
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
 from penstock.sql.text.interval_literals import IntervalValue, read_interval
 from penstock.sql.to_duckdb.fmgr import PythonFunction
-from penstock.sql.to_duckdb.numeric_functions import numeric_division
+from penstock.sql.to_duckdb.numeric_functions import by_zero, numeric_division
 from penstock.sqlstate import DatetimeFieldOverflow
 
 _JULIAN: Final = 2_440_588
@@ -130,6 +130,31 @@ def _justified_days(value: IntervalValue) -> IntervalValue:
     return _checked(months, days, value.microseconds)
 
 
+def _justified(value: IntervalValue) -> IntervalValue:
+    """Return the interval with days below 30 and hours below 24, all of one sign."""
+    hours = _justified_hours(value.months, value.days, value.microseconds)
+    made = _justified_days(hours)
+    months, days, clock = made.months, made.days, made.microseconds
+    if months > 0 and (days < 0 or (days == 0 and clock < 0)):
+        months, days = months - 1, days + 30
+    elif months < 0 and (days > 0 or (days == 0 and clock > 0)):
+        months, days = months + 1, days - 30
+    if days > 0 > clock:
+        days, clock = days - 1, clock + DAY
+    elif days < 0 < clock:
+        days, clock = days + 1, clock - DAY
+    return IntervalValue(months, days, clock)
+
+
+def _shifted(text: str, microseconds: int) -> str:
+    return print_time((_of_clock(text) + microseconds) % DAY)
+
+
+def _of_clock(text: str) -> int:
+    hours, minutes, seconds = text.split(":")
+    return (int(hours) * 60 + int(minutes)) * _MINUTE + int(Decimal(seconds) * _SECOND)
+
+
 def _checked(months: int, days: int, microseconds: int) -> IntervalValue:
     if max(abs(months), abs(days)) > _MAX_INT or abs(microseconds) >= 1 << 63:
         raise DatetimeFieldOverflow("interval out of range")
@@ -140,12 +165,28 @@ def _difference(one: int, other: int) -> str:
     return str(_justified_hours(0, 0, one - other))
 
 
-def _times(text: str, factor: float) -> str:
-    if factor != factor:
-        raise DatetimeFieldOverflow("interval out of range")
-    if abs(factor) == float("inf"):
-        raise FeatureNotSupported("infinite intervals are not supported")
-    return str(interval(text).times(factor))
+def _scaled(
+    of: Callable[[IntervalValue, float], IntervalValue],
+) -> Callable[[str, float], str]:
+    def call(text: str, factor: float) -> str:
+        if factor != factor:
+            raise DatetimeFieldOverflow("interval out of range")
+        if abs(factor) == float("inf"):
+            raise FeatureNotSupported("infinite intervals are not supported")
+        if factor == 0 and of is IntervalValue.divided:
+            raise by_zero()
+        return str(of(interval(text), factor))
+
+    return call
+
+
+_times: Final = _scaled(IntervalValue.times)
+
+
+def _utc(zone: str, moment: int) -> int:
+    if zone.upper() not in ("UTC", "GMT", "Z"):
+        raise FeatureNotSupported(f'the time zone "{zone}" is not supported')
+    return moment
 
 
 def _interval_key(text: str) -> str:
@@ -396,8 +437,8 @@ def _make_date(year: int, month: int, day: int) -> int:
 def _clock(hour: int, minute: int, second: float) -> int:
     whole = round(second * _SECOND) if second == second and abs(second) < 100 else -1
     total = hour * _HOUR + minute * _MINUTE + whole
-    fits = 0 <= hour <= 24 and 0 <= minute <= 59 and 0 <= second <= 60 and total <= DAY
-    if not fits or whole < 0:
+    fits = 0 <= hour <= 24 and 0 <= minute <= 59 and 0 <= whole <= _MINUTE and total <= DAY
+    if not fits:
         raise DatetimeFieldOverflow(
             f"time field value out of range: {hour}:{minute:02}:{second:02g}"
         )
@@ -419,6 +460,10 @@ def _make_interval(
 
 def _of_seconds(seconds: float) -> int:
     """Return the timestamp of seconds since 1970 (float8_timestamptz)."""
+    if seconds != seconds:
+        raise DatetimeFieldOverflow("timestamp cannot be NaN")
+    if abs(seconds) == float("inf"):
+        raise FeatureNotSupported("infinite timestamps are not supported")
     beyond = DatetimeFieldOverflow(f'timestamp out of range: "{seconds:g}"')
     if not LOWEST_DAY * 86_400.0 <= seconds < _LAST_MICROSECOND / 1e6:
         raise beyond
@@ -444,12 +489,19 @@ _CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     "interval_pl": lambda one, other: str(interval(one).plus(interval(other))),
     "interval_mi": lambda one, other: str(interval(one).plus(interval(other).times(-1.0))),
     "interval_um": lambda value: str(interval(value).times(-1.0)),
+    "timezone": _utc,
     "interval_mul": _times,
+    "interval_div": _scaled(IntervalValue.divided),
+    "time_pl_interval": lambda time, by: _shifted(time, interval(by).microseconds),
+    "time_mi_interval": lambda time, by: _shifted(time, -interval(by).microseconds),
+    "datetime_pl": lambda day, time: _timestamp(day * DAY + _of_clock(time)),
     "mul_d_interval": lambda factor, value: _times(value, factor),
     "justify_hours": lambda text: str(
         _justified_hours(interval(text).months, interval(text).days, interval(text).microseconds)
     ),
     "justify_days": lambda text: str(_justified_days(interval(text))),
+    "justify_interval": lambda text: str(_justified(interval(text))),
+    "time_mi_time": lambda one, other: print_interval(0, 0, _of_clock(one) - _of_clock(other)),
     "extract_date": _extract("date"),
     "extract_timestamp": _extract("timestamp"),
     "extract_timestamptz": _extract("timestamptz"),
