@@ -49,7 +49,7 @@ _WORDS: Final = {
     "encode": "hex base64 escape bad HEX",
     "normalize": "NFC nfd NFKC NFKD bad",
     "like": "% a% _b %a%b a\\% \\\\ aB%",
-    "regex": "^a b$ a|b [a-c]+ \\d+ a.b ^$ (ab)*",
+    "reg": "^a b$ a|b [a-c]+ \\d+ a.b ^$ (ab)*",
 }
 _HINTS: Final = {
     "date_part": "extract", "date_trunc": "extract", "is_normalized": "normalize",
@@ -88,7 +88,9 @@ def subjects() -> Iterator[Subject]:
     cast_of = {
         row.function: row
         for row in casts().values()
-        if row.function and functions()[row.function].arguments[:1] == (row.source,)
+        if row.function
+        and functions()[row.function].arguments[:1] == (row.source,)
+        and functions()[row.function].result == row.target
     }
     for oid, function in functions().items():
         comparison = operator_of.get(oid) in pg_proc.COMPARISONS
@@ -125,8 +127,9 @@ class Values:
 
     def draw(self, oid: int, name: str) -> str:
         """Return a value of a type; an edge as often as any other. ``name``: the function's."""
-        if oid == 25 and name in _HINTS and self._random.random() < 0.9:
-            return self._random.choice(_WORDS[_HINTS[name]].split())
+        hint = _HINTS.get(name) or next((word for word in ("like", "reg") if word in name), None)
+        if oid == 25 and hint is not None and self._random.random() < 0.6:
+            return self._random.choice(_WORDS[hint].split())
         if oid == 23 and name in _MAKERS and self._random.random() < 0.98:
             return str(self._random.randint(-3, 60))
         edges = _EDGES.get(oid) or VALUES.get(TYPES[oid].replace("float8", "double precision"))

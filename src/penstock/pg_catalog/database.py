@@ -580,13 +580,14 @@ def _oid_of_int8(number: int) -> int:
     return number
 
 
+_OIDS: Final[Mapping[str, Callable[[int], int]]] = {
+    "oid_of_int4": lambda number: number % _OID_LIMIT,
+    "oid_of_int8": _oid_of_int8,
+    "signed_oid": lambda oid: oid - _OID_LIMIT if oid >= _INT4_LIMIT else oid,
+}
 _OF_OIDS: Final = {
     name: PythonFunction(CatalogFunction(name, ("int8",), "int8"), call)
-    for name, call in {
-        "oid_of_int4": lambda number: number % _OID_LIMIT,
-        "oid_of_int8": _oid_of_int8,
-        "signed_oid": lambda oid: oid - _OID_LIMIT if oid >= _INT4_LIMIT else oid,
-    }.items()
+    for name, call in _OIDS.items()
 }
 """Conversions of numbers to unsigned types."""
 

@@ -576,7 +576,7 @@ def folded(node: Node) -> Node:
 
 
 def _function_of(node: Node) -> int:
-    return node.function if isinstance(node, OpExpr) else getattr(node, "oid", 0)
+    return node.function if isinstance(node, OpExpr) else int(getattr(node, "oid", 0))
 
 
 def _integer(node: Node) -> int | None:

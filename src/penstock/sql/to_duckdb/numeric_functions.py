@@ -69,7 +69,8 @@ def _scale(number: Decimal) -> int:
     return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
-def _added(one: str, other: str, sign: int) -> str:
+def added(one: str, other: str, sign: int = 1) -> str:
+    """Add, or subtract if ``sign`` is negative (numeric_add, numeric_sub)."""
     first, second = Decimal(one), Decimal(other)
     if sign < 0:
         second = second.copy_negate()
@@ -374,7 +375,7 @@ def _known(numbers: list[str | None], distinct: bool) -> list[str]:
 
 def _sum(numbers: list[str | None], distinct: bool) -> str | None:
     known = _known(numbers, distinct)
-    return functools.reduce(lambda one, other: _added(one, other, 1), known) if known else None
+    return functools.reduce(lambda one, other: added(one, other), known) if known else None
 
 
 def _average(numbers: list[str | None], distinct: bool) -> str | None:
@@ -431,8 +432,8 @@ def _shifted_right(bits: int) -> Callable[[int, int], int]:
 
 
 _CALLS: Final[Mapping[str, Callable[..., Any]]] = {
-    "numeric_add": lambda one, other: _added(one, other, 1),
-    "numeric_sub": lambda one, other: _added(one, other, -1),
+    "numeric_add": lambda one, other: added(one, other),
+    "numeric_sub": lambda one, other: added(one, other, -1),
     "numeric_mul": _product,
     "numeric_div": numeric_division,
     "numeric_mod": _remainder,

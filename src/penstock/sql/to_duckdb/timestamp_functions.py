@@ -24,8 +24,8 @@ from penstock.civil import (
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
 from penstock.sql.text.interval_literals import IntervalValue, read_interval
 from penstock.sql.to_duckdb.fmgr import PythonFunction
-from penstock.sql.to_duckdb.numeric_functions import by_zero, numeric_division
-from penstock.sqlstate import DatetimeFieldOverflow
+from penstock.sql.to_duckdb.numeric_functions import added, by_zero, numeric_division
+from penstock.sqlstate import DatetimeFieldOverflow, NumericValueOutOfRange
 
 _JULIAN: Final = 2_440_588
 """The Julian day of 1970-01-01."""
@@ -34,7 +34,6 @@ _MONTH_DAYS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _SECOND: Final = 1_000_000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
-_MAX_INT: Final = (1 << 31) - 1
 _UNITS: Final = {
     "microseconds": "us usec usecs usecond useconds microsecon",
     "milliseconds": "ms msec msecs msecond mseconds millisecon",
@@ -156,7 +155,8 @@ def _of_clock(text: str) -> int:
 
 
 def _checked(months: int, days: int, microseconds: int) -> IntervalValue:
-    if max(abs(months), abs(days)) > _MAX_INT or abs(microseconds) >= 1 << 63:
+    fields = ((months, 31), (days, 31), (microseconds, 63))
+    if any(not -(1 << bits) <= field < 1 << bits for field, bits in fields):
         raise DatetimeFieldOverflow("interval out of range")
     return IntervalValue(months, days, microseconds)
 
@@ -294,8 +294,7 @@ def _extract(type_: str) -> Callable[[str, int], str]:
             return "0"
         whole = _date_field(name, days)
         if name == "julian" and type_ != "date":
-            part = Decimal(numeric_division(str(clock), str(DAY)))
-            return str(whole + part)
+            return added(str(whole), numeric_division(str(clock), str(DAY)))
         return str(whole)
 
     return extract
@@ -452,10 +451,16 @@ def _make_timestamp(year: int, month: int, day: int, hour: int, minute: int, sec
 def _make_interval(
     years: int, months: int, weeks: int, days: int, hours: int, minutes: int, seconds: float
 ) -> str:
-    if not abs(seconds) < 1e12:
+    _checked(years * 12, weeks * 7, 0)
+    months, days = years * 12 + months, weeks * 7 + days
+    _checked(months, days, 0)
+    microseconds = seconds * 1e6
+    if abs(microseconds) == float("inf") and abs(seconds) < float("inf"):
+        raise NumericValueOutOfRange("value out of range: overflow")
+    if not abs(microseconds) < 1 << 63:
         raise DatetimeFieldOverflow("interval out of range")
-    microseconds = hours * _HOUR + minutes * _MINUTE + round(seconds * _SECOND)
-    return str(_checked(years * 12 + months, weeks * 7 + days, microseconds))
+    clock = hours * _HOUR + minutes * _MINUTE + round(microseconds)
+    return str(_checked(months, days, clock))
 
 
 def _of_seconds(seconds: float) -> int:
