@@ -125,9 +125,17 @@ class LakeOracle:
     def compare(self, query: str) -> str:
         """equal, refused, both failed; or different, which the tally keeps."""
         ours = self.ours(query)
-        if ours.sqlstate == "0A000":
+        if ours.sqlstate == "0A000" and self.refuses(query):
             return self._refused(ours)
         return self._verdict(query, self.theirs(query), ours, self.ours(query, skipping=False))
+
+    def refuses(self, query: str) -> bool:
+        """Whether the query is refused when it is compiled, before any row is read."""
+        try:
+            compile_query(self.analyzed(query), self._session)
+        except FeatureNotSupported:
+            return True
+        return False
 
     def compare_change(self, statement: str) -> str:
         """The same of the rows that an UPDATE or DELETE of a table leaves, sorted by ``id``."""

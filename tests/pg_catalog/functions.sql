@@ -193,3 +193,11 @@ SELECT chr(0)
 SELECT x LIKE p FROM (VALUES ('b', 'a\'), ('a', '%')) v(x, p)
 SELECT x LIKE p FROM (VALUES ('ab', 'a\')) v(x, p)
 SELECT sum(x) OVER (ORDER BY x RANGE BETWEEN 1 PRECEDING AND CURRENT ROW EXCLUDE CURRENT ROW) FROM generate_series(1, 4) x
+SELECT regexp_match(repeat('a', 100000), 'a*a*a*b'), regexp_match('abcb', '(b)(.)'), substring('abc' FROM 'a(.)c')
+SELECT '-1'::smallint::oid, 7::smallint::oid
+SELECT make_interval(days => 7), make_interval(1, secs => 1.5), - interval '9007199254740993 us'
+SELECT split_part('a,b,c', ',', -1), split_part('aaa', 'aa', -1), split_part('aaa', 'aa', 2), split_part('abc', '', 1), split_part('a,b', ',', -3), split_part('', ',', -1)
+SELECT initcap('hello wORLD 1a éA'), decode(' 0a 0B', 'hex'), decode('a\\b\\134', 'escape')
+SELECT decode('0', 'hex')
+SELECT decode('0g', 'hex')
+SELECT decode('\x41', 'escape')

@@ -83,6 +83,13 @@ def _nested(levels: int, text: str, by: str) -> str:
         ("SELECT concat(repeat('x', 50000000), repeat('x', 50000000))", "53200"),
         ("SELECT replace(repeat('x', 30000), 'x', repeat('y', 30000))", "53200"),
         ("SELECT array_length(string_to_array(repeat('x', 30000000), NULL), 1)", "53200"),
+        ("SELECT regexp_match(repeat('a', 60), '(a+)+b')", "0A000"),
+        ("SELECT repeat('a', 20000000) LIKE '_' || repeat('a', 10000000) || 'b'", "53200"),
+        ("SELECT regexp_count(repeat('a', 100000000), 'a')", "53200"),
+        ("SELECT regexp_replace(repeat('a', 100000000), 'a', '0123456789', 'g')", "53200"),
+        ("SELECT length(initcap(repeat('a ', 50000000)))", "53200"),
+        ("SELECT jsonb_array_length(('[' || repeat('1,', 9000000) || '1]')::jsonb)", "53200"),
+        ("SELECT btrim(repeat('ab', 9000000)::bytea, repeat('c', 9000000)::bytea) = ''", "53200"),
         (
             "SELECT " + _nested(28, "'a'::text", "(SELECT x||x FROM (SELECT {} x) q{})"),
             "53200",

@@ -109,6 +109,15 @@ class World:
             self.error = str(error)
             return None
 
+    def theirs(self, text: str, where: str) -> str | None:
+        """What PostgreSQL prints of an expression over one row; None when it raises."""
+        try:
+            found = self._connection.execute(f"SELECT ({text})::text FROM tb {where}").fetchone()
+        except psycopg.Error:
+            return None
+        assert found is not None
+        return cast("str | None", found[0])
+
     def our_rows(self, predicate: str, where: str = "") -> list[bool | None] | None:
         found = self._ours(f"SELECT {predicate} FROM tb {where} ORDER BY id")
         return None if found is None else [cast(bool | None, value) for (value,) in found]
@@ -124,11 +133,7 @@ class World:
     def _ours(self, query: str) -> list[tuple[object, ...]] | None:
         try:
             return self._duckdb.execute(query).fetchall()
-        except (
-            duckdb.InvalidInputException,
-            duckdb.OutOfRangeException,
-            duckdb.ConversionException,
-        ) as error:
+        except duckdb.Error as error:
             self.error = str(error)
             return None
 

@@ -53,8 +53,7 @@ _MOST: Final = 1 << 63
 _PRECISION: Final = 100
 """Digits of sums: a number of 64 bits, times the microseconds of the largest unit, and a fraction.
 """
-_MAX_INT: Final = (1 << 31) - 1
-_MAX_BIGINT: Final = (1 << 63) - 1
+_OUT_OF_RANGE: Final = "interval out of range"
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,23 @@ class IntervalValue:
 
     def plus(self, other: IntervalValue) -> IntervalValue:
         """Add an interval (interval_pl). Raises DatetimeFieldOverflow (22008)."""
-        return _checked(
+        return checked(
             self.months + other.months,
             self.days + other.days,
             self.microseconds + other.microseconds,
-            "interval out of range",
         )
+
+    def minus(self, other: IntervalValue) -> IntervalValue:
+        """Subtract an interval (interval_mi). Raises DatetimeFieldOverflow (22008)."""
+        return checked(
+            self.months - other.months,
+            self.days - other.days,
+            self.microseconds - other.microseconds,
+        )
+
+    def negated(self) -> IntervalValue:
+        """Return the negative (interval_um). Raises DatetimeFieldOverflow (22008)."""
+        return IntervalValue(0, 0, 0).minus(self)
 
     def times(self, factor: float) -> IntervalValue:
         """Multiply the interval (interval_mul). Raises DatetimeFieldOverflow (22008)."""
@@ -86,6 +96,12 @@ class IntervalValue:
         return self._scaled(lambda part: part / factor)
 
     def _scaled(self, scaled: Callable[[int], float]) -> IntervalValue:
+        try:
+            return self._rounded(scaled)
+        except (OverflowError, ValueError):
+            raise DatetimeFieldOverflow(_OUT_OF_RANGE) from None
+
+    def _rounded(self, scaled: Callable[[int], float]) -> IntervalValue:
         months, days = int(scaled(self.months)), int(scaled(self.days))
         rest = _rounded((scaled(self.months) - months) * _DAYS_PER_MONTH)
         seconds = (scaled(self.days) - days + rest - int(rest)) * (DAY // 1_000_000)
@@ -94,7 +110,7 @@ class IntervalValue:
             days += int(seconds / (DAY // 1_000_000))
             seconds -= int(seconds / (DAY // 1_000_000)) * (DAY // 1_000_000)
         microseconds = round(scaled(self.microseconds) + seconds * 1_000_000)
-        return _checked(months, days + int(rest), microseconds, "interval out of range")
+        return checked(months, days + int(rest), microseconds)
 
 
 def read_interval(text: str) -> IntervalValue:
@@ -131,7 +147,7 @@ def read_interval(text: str) -> IntervalValue:
     sign = -1 if match["ago"] else 1
     microseconds = int(total["us"])
     months, days = int(total["month"]) * sign, int(total["day"]) * sign
-    return _checked(months, days, microseconds * sign, message, sqlstate=_FIELD_OVERFLOW)
+    return checked(months, days, microseconds * sign, message, sqlstate=_FIELD_OVERFLOW)
 
 
 def _said(number: str, name: str) -> tuple[str, ...]:
@@ -170,10 +186,16 @@ def _rounded(seconds: float) -> float:
     return round(seconds * 1e6) / 1e6
 
 
-def _checked(
-    months: int, days: int, microseconds: int, message: str, sqlstate: str | None = None
+def checked(
+    months: int,
+    days: int,
+    microseconds: int,
+    message: str = _OUT_OF_RANGE,
+    sqlstate: str | None = None,
 ) -> IntervalValue:
-    if max(abs(months), abs(days)) > _MAX_INT or abs(microseconds) > _MAX_BIGINT:
+    """Return an interval. Raises DatetimeFieldOverflow if a field has no room for its number."""
+    fields = ((months, 31), (days, 31), (microseconds, 63))
+    if any(not -(1 << bits) <= field < 1 << bits for field, bits in fields):
         raise DatetimeFieldOverflow(message, sqlstate=sqlstate)
     return IntervalValue(months, days, microseconds)
 

@@ -20,6 +20,7 @@ from penstock.pgtypes.pg_type import (
     DATE,
     FLOATS,
     INET,
+    INT2,
     INT2VECTOR,
     INT4,
     INT8,
@@ -202,6 +203,8 @@ def _node(node: Node) -> Any:
             return replace(below, type=held(node.type), index=index)
         case FuncExpr(name="oid", arguments=(argument,)) if argument.type == INT8:
             return _call("oid_of_int8", INT8, lowered(argument))
+        case FuncExpr(arguments=(argument,)) if node.type in _OIDS and argument.type == INT2:
+            return _call("oid_of_int4", INT8, lowered(argument))
         case RelabelType(argument=argument) if node.type in _OIDS and argument.type == INT4:
             return _call("oid_of_int4", INT8, lowered(argument))
         case RelabelType(argument=argument) if node.type == INT4 and argument.type in _OIDS:

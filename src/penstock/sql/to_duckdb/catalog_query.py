@@ -42,7 +42,7 @@ from penstock.sql.to_duckdb.catalog_functions import (
 from penstock.sql.to_duckdb.catalog_lowering import INPUT, held_as, lowered
 from penstock.sql.to_duckdb.duckdb_predicate import stripped
 from penstock.sql.to_duckdb.duckdb_query import QueryCompiler
-from penstock.sql.to_duckdb.duckdb_values import Value, array, duckdb_type, refused
+from penstock.sql.to_duckdb.duckdb_values import EACH, Value, array, duckdb_type, refused
 from penstock.sql.to_duckdb.pg_proc import MOMENTS, names, printed, table_column, through_text
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.function_analysis import has_set
@@ -205,8 +205,8 @@ class CatalogCompiler(QueryCompiler):
         if node.name == "_pg_expandarray":
             (list_,) = values
             rows = (
-                f"list_transform(generate_series(1, len({list_.sql})), lambda i: "
-                f"{{'x': {list_.sql}[i], 'n': CAST(i AS INTEGER)}})"
+                f"list_transform(generate_series(1, len({list_.sql})), lambda {EACH}: "
+                f"{{'x': {list_.sql}[{EACH}], 'n': CAST({EACH} AS INTEGER)}})"
             )
             return Value(f"unnest({rows})", RECORD)
         if node.name in self._functions:

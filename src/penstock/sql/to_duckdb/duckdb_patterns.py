@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 import string
-from functools import lru_cache
 from typing import Final
 
 from penstock.identifiers import simple_quote_literal
 from penstock.sql.to_duckdb.duckdb_values import refused
+from penstock.sql.to_duckdb.fmgr import MAX_MADE, cached, raises
 from penstock.sqlstate import InvalidEscapeSequence
 
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
@@ -31,6 +31,10 @@ _TOKEN: Final = re.compile(
 )
 _REPLACEMENT: Final = re.compile(r"(?:[^\\]|\\[&1-9\\])*", re.DOTALL)
 _GROUP_REPEAT: Final = re.compile(r"[*+?]")
+_MAX_SIZE: Final = 10_000
+"""The most characters of a pattern with its repeats written out: RE2 has a limit, too."""
+_ITEM: Final = 16
+"""DuckDB's bytes for an element of a list of texts."""
 
 
 def like(sql: str, pattern: str, insensitive: bool) -> str:
@@ -64,7 +68,7 @@ def like_matches(text: str, pattern: str) -> bool:
     return start >= at and (bool(before) or not start) and last.match(text, start) is not None
 
 
-@lru_cache(maxsize=1024)
+@cached
 def _like_parts(pattern: str) -> tuple[tuple[re.Pattern[str], ...], int, bool]:
     """Return the parts between %, the last one's length, and whether an escape is its end."""
     parts: list[list[str]] = [[]]
@@ -116,29 +120,64 @@ def regular_expression(sql: str, pattern: str, insensitive: bool) -> str:
     return f"regexp_matches({sql}, {simple_quote_literal(pattern)}, 's')"
 
 
-def regular_replacement(sql: str, pattern: str, by: str, flags: str) -> str:
-    """Compile regexp_replace for patterns that both engines read alike and match in one way.
+# Functions that return a match
+#
+# PostgreSQL takes the longest match, RE2 prefers the first branch and the most repeats of what
+# stands first. Both are the same match in a pattern without branches and repeated groups: if a
+# repeat took one character more, everything after it could still match up to the same end.
 
-    If several branches match, PostgreSQL takes the longest match, RE2 the first.
-    """
-    common_pattern(pattern)
-    if "|" in pattern or set(flags) - {"g"} or not _REPLACEMENT.fullmatch(by):
+
+def regular_replacement(sql: str, pattern: str, by: str, flags: str) -> str:
+    """Compile regexp_replace. Raises FeatureNotSupported."""
+    groups = _one_match(pattern, every="g" in flags)
+    numbers = map(int, re.findall(r"\\([1-9])", by.replace("\\\\", "")))
+    if set(flags) - {"g"} or not _REPLACEMENT.fullmatch(by) or max(numbers, default=0) > groups:
         raise _refused(pattern)
     made = by.replace("\\&", "\\0")
     options = "gs" if "g" in flags else "s"
     arguments = f"{simple_quote_literal(pattern)}, {simple_quote_literal(made)}"
-    return f"regexp_replace({sql}, {arguments}, '{options}')"
+    found = f"regexp_replace({sql}, {arguments}, '{options}')"
+    return _if_short(sql, found, 2 * len(by) + 1) if "g" in flags else found
 
 
-@lru_cache(maxsize=1024)
-def python_pattern(pattern: str) -> re.Pattern[str]:
-    """Return a pattern of Python that finds the same matches. Raises FeatureNotSupported.
+def regular_match(name: str, sql: str, pattern: str) -> str:
+    """Compile regexp_substr, substring, regexp_match, regexp_count, regexp_split_to_array.
 
-    If several branches match, PostgreSQL takes the longest match, Python the first.
+    Raises FeatureNotSupported.
     """
-    if "|" in common_pattern(pattern):
+    every = name in ("regexp_count", "regexp_split_to_array")
+    groups = _one_match(pattern, every=every)
+    quoted = simple_quote_literal(pattern)
+    if name == "regexp_count":
+        found = f"CAST(len(regexp_extract_all({sql}, {quoted}, 0, 's')) AS INTEGER)"
+    elif every:
+        found = f"string_split_regex({sql}, {quoted}, 's')"
+    else:
+        wanted = range(1, groups + 1) if groups and name != "regexp_substr" else range(1)
+        parts = [f"regexp_extract({sql}, {quoted}, {number}, 's')" for number in wanted]
+        made = f"[{', '.join(parts)}]" if name == "regexp_match" else parts[0]
+        return f"CASE WHEN regexp_matches({sql}, {quoted}, 's') THEN {made} END"
+    return _if_short(sql, found, _ITEM)
+
+
+def _if_short(sql: str, found: str, factor: int) -> str:
+    """Raise 53200 for a text of which so many times the bytes would be made (``fmgr.MAX_MADE``)."""
+    refusal = raises("53200", "out of memory", "VARCHAR")
+    sql = f"CASE WHEN strlen({sql}) > {MAX_MADE // factor} THEN {refusal} END"
+    return f"CASE WHEN ({sql}) IS NULL THEN {found} END"
+
+
+def _one_match(pattern: str, *, every: bool) -> int:
+    """Return the number of groups of a pattern that both engines match in one way.
+
+    ``every``: for all matches of a text. The engines differ in matches of nothing, and DuckDB takes
+    the end of a match for the beginning of the text.
+    """
+    plain = re.sub(r"\\.", "_", common_pattern(pattern))
+    repeated = re.search(r"\)[*+?{]|\|", plain)
+    if repeated or (every and (re.search(pattern, "") or re.search(r"(?<!\[)\^", plain))):
         raise _refused(pattern)
-    return re.compile(re.sub(r"(\\.)|\$", lambda m: m[1] or r"\Z", pattern), re.DOTALL | re.ASCII)
+    return plain.count("(")
 
 
 def lower_pattern(pattern: str) -> str:
@@ -148,14 +187,15 @@ def lower_pattern(pattern: str) -> str:
 
 def common_pattern(pattern: str) -> str:
     """Return the pattern unchanged. Raises FeatureNotSupported if the engines may differ."""
-    at, depth, empty = 0, 0, True
+    at, depth, empty, size = 0, 0, True, 0
     while at < len(pattern):
         match = _TOKEN.match(pattern, at)
         if match is None or pattern.startswith(("(?", "(*"), at):
             raise _refused(pattern)
         repeat = match["repeat"] or ""
         numbers = [int(number) for number in re.findall(r"\d+", repeat)]
-        if any(number > _MAX_REPEAT for number in numbers) or numbers != sorted(numbers):
+        size += max(numbers, default=1)
+        if max(numbers, default=0) > _MAX_REPEAT or numbers != sorted(numbers) or size > _MAX_SIZE:
             raise _refused(pattern)
         if match["other"] in ("|", ")") and empty:
             raise _refused(pattern)

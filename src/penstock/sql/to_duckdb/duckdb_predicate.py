@@ -34,6 +34,7 @@ from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.duckdb_patterns import like_escape
 from penstock.sql.to_duckdb.duckdb_values import (
     EACH,
+    LISTED,
     Value,
     aligned,
     array,
@@ -52,6 +53,7 @@ from penstock.sql.to_duckdb.pg_proc import (
     operator,
 )
 from penstock.sql.typed.coercion import element
+from penstock.sql.typed.function_analysis import with_defaults
 from penstock.sql.typed.operator_analysis import contains_var
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
@@ -335,7 +337,9 @@ class ExpressionCompiler:
         if isinstance(right_node, Const):
             return Value("CAST(NULL AS BOOLEAN)", BOOL, None, left.fails)
         right = self.value(right_node)
-        item = Value("item", element(right.type), right.shape)
+        if element(right.type) not in LISTED:
+            raise refused(f"ANY or ALL over {type_name(right.type)}")
+        item = Value(EACH, element(right.type), right.shape)
         test = self._operator_of(node, [left, item], node.arguments)
         if test.fails and not self.catalog:
             raise refused("ANY or ALL over an array with a value that may fail")
@@ -355,6 +359,7 @@ class ExpressionCompiler:
             argument = node.arguments[0]
             if isinstance(argument, Const) and argument.type in INTEGERS:
                 return constant(argument.text, NUMERIC)
+        node = with_defaults(node)
         called = functions().get(node.oid)
         if called is not None and called.strict and not called.returns_set and has_null(node):
             return constant(None, node.type)
@@ -382,8 +387,12 @@ class ExpressionCompiler:
     @_value.register
     def _array_coerce(self, node: ArrayCoerceExpr) -> Value:
         value = self.value(node.argument)
+        if not {element(value.type), element(node.type)} <= LISTED:
+            raise refused(f"the cast from {type_name(value.type)} to {type_name(node.type)}")
         made = element_cast(element(value.type), element(node.type), value.shape)
-        sql = value.sql if made.sql == "x" else f"list_transform({value.sql}, lambda x: {made.sql})"
+        sql = value.sql
+        if made.sql != EACH:
+            sql = f"list_transform({sql}, lambda {EACH}: {made.sql})"
         return Value(sql, node.type, made.shape, value.fails or made.fails)
 
     @_value.register
@@ -422,7 +431,7 @@ class ExpressionCompiler:
         sql = f"{name}({given})"
         if node.type == NUMERIC and shape is None:
             sql = f"pg_text('numeric_{name}', CAST([{given}] AS VARCHAR[]))"
-        elif node.type not in PLAIN and shape is None:
+        elif node.type not in PLAIN | {NUMERIC}:
             raise refused(f"{name.upper()} of {type_name(node.type)}")
         return Value(sql, node.type, shape, any(value.fails for value in values))
 
@@ -566,7 +575,8 @@ def folded(node: Node) -> Node:
     called = functions().get(_function_of(node))
     if called is None or called.volatility != "i" or not called.strict:
         return node
-    arguments = [stripped(folded(argument)) for argument in children(node)]
+    complete = with_defaults(node) if isinstance(node, FuncExpr) else node
+    arguments = [stripped(folded(argument)) for argument in children(complete)]
     given = [each for each in arguments if isinstance(each, Const) and each.text is not None]
     if len(given) < len(arguments):
         return node

@@ -37,6 +37,7 @@ from penstock.sql.to_duckdb.duckdb_predicate import (
     simplified,
 )
 from penstock.sql.to_duckdb.duckdb_values import (
+    LISTED,
     MAX_PRECISION,
     Value,
     aligned,
@@ -44,14 +45,15 @@ from penstock.sql.to_duckdb.duckdb_values import (
     column,
     comparable,
     duckdb_type,
+    exposed,
     group_key,
+    may_be_infinite,
     refused,
 )
 from penstock.sql.to_duckdb.fmgr import raises
 from penstock.sql.to_duckdb.pg_proc import (
     COMPARISONS,
     PLAIN,
-    READS,
     fitted,
     table_column,
     through_text,
@@ -89,7 +91,6 @@ from penstock.sql.typed.query_nodes import (
 )
 
 _Item = TypeVar("_Item")
-_INFINITY: Final = "infinity"
 _RAISES: Final = "error("
 _OVERFLOW: Final = raises("22003", "value out of range: overflow", "DOUBLE")
 
@@ -123,7 +124,7 @@ class CompiledQuery:
 def compile_query(query: Query, session: SessionValues | None = None) -> CompiledQuery:
     """Compile a query that returns its rows for printing. Raises as ``compile_rows``."""
     compiled = compile_rows(query, session)
-    if _INFINITY not in compiled.sql and READS not in compiled.sql:
+    if not may_be_infinite(compiled.sql):
         return compiled
     texts = [table_column(value, value.sql) for value in compiled.values]  # Arrow has no infinity
     values = tuple(
@@ -326,7 +327,7 @@ class QueryCompiler(ExpressionCompiler):
             sql += f" LIMIT {self._number(query.limit, 'LIMIT')}"
         if query.offset:
             sql += f" OFFSET {self._number(query.offset, 'OFFSET')}"
-        return sql, tuple(replace(value, sql=f"c{n}") for n, value in _numbered(targets))
+        return sql, tuple(exposed(value, f"c{n}") for n, value in _numbered(targets))
 
     def _number(self, count: int | Node, word: str) -> str:
         if isinstance(count, int):
@@ -424,8 +425,7 @@ class QueryCompiler(ExpressionCompiler):
 
     def _expose(self, relation: str, values: Sequence[Value]) -> None:
         for number, value in _numbered(values):
-            sql = f"{relation}.c{number}"
-            self._columns[relation, f"c{number}"] = Value(sql, value.type, value.shape)
+            self._columns[relation, f"c{number}"] = exposed(value, f"{relation}.c{number}")
 
     def _series(self, node: SeriesScan) -> str:
         type_ = node.columns[0].type_oid
@@ -440,8 +440,8 @@ class QueryCompiler(ExpressionCompiler):
         self._expose(
             node.name,
             [
-                Value("", shown.type_oid, shape)
-                for (_, shape), shown in zip(columns, node.columns, strict=True)
+                Value(" ".join(value.sql for value in values), shown.type_oid, shape)
+                for (values, shape), shown in zip(columns, node.columns, strict=True)
             ],
         )
         cells = zip(*([value.sql for value in values] for values, _ in columns), strict=True)
@@ -453,28 +453,29 @@ class QueryCompiler(ExpressionCompiler):
         left_sql, left = self.query(node.left)
         right_sql, right = self.query(node.right)
         union = node.operation is SetOperation.UNION
-        first, second, exposed = [], [], []
+        first, second, shown = [], [], []
         for number, pair in _numbered(list(zip(left, right, strict=True))):
             # INTERSECT and EXCEPT compare decimals: numbers get the greatest scale.
             (one, other), shape = (aligned if union else aligned_decimals)(list(pair))
             first.append(f"{one.sql} AS c{number}")
             second.append(f"{other.sql} AS c{number}")
-            exposed.append(Value(f"c{number}", one.type, shape))
+            both = Value(f"{one.sql} {other.sql}", one.type, shape)
+            shown.append(exposed(both, f"c{number}"))
         word = node.operation.value + (" ALL" if node.all else "")
         every = union and node.all
-        keys = [] if every else [group_key(value) for value in exposed]
-        alike = keys != [value.sql for value in exposed] and not every
+        keys = [] if every else [group_key(value) for value in shown]
+        alike = keys != [value.sql for value in shown] and not every
         if alike and not union:
             raise refused(f"{word} of columns whose equal values may look different")
-        both = (
+        rows = (
             f"(SELECT {', '.join(first) or '1'} FROM ({left_sql})"
             f" {'UNION ALL' if alike else word}"
             f" SELECT {', '.join(second) or '1'} FROM ({right_sql}))"
         )
         if alike:
-            both = f"(SELECT DISTINCT ON ({', '.join(keys)}) * FROM {both})"
-        self._expose(node.name, exposed)
-        return f"{both} AS {node.name}"
+            rows = f"(SELECT DISTINCT ON ({', '.join(keys)}) * FROM {rows})"
+        self._expose(node.name, shown)
+        return f"{rows} AS {node.name}"
 
 
 def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:
@@ -520,9 +521,9 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
         case "count":
             return Value(f"count({distinct}{key}){tail}", INT8, None, fails)
         case "sum":
-            return _of_texts(node, first, tail) or _sum(node, first, call, fails)
+            return _of_texts(node, first, filter_, over) or _sum(node, first, call, fails)
         case "avg":
-            return _of_texts(node, first, tail) or _average(node, first, call, fails)
+            return _of_texts(node, first, filter_, over) or _average(node, first, call, fails)
         case "min" | "max":
             return _extreme(node, first, call(node.name), tail, fails)
         case "bool_and" | "every":
@@ -540,12 +541,14 @@ def aggregate(node: Aggref, values: Sequence[Value], order: str, filter_: str, o
     raise _refused(node, values)
 
 
-def _of_texts(node: Aggref, value: Value, tail: str) -> Value | None:
-    """Compile a sum or an average of numerics that are held as text."""
+def _of_texts(node: Aggref, value: Value, filter_: str, over: str) -> Value | None:
+    """Compile a sum or an average of numerics that are held as text: of a list of all values."""
     if value.type != NUMERIC or value.shape is not None:
         return None
+    if over:  # a list for each row
+        raise refused(f"{node.name} of numeric without precision as a window function")
     distinct = "true" if node.distinct else "false"
-    sql = f"pg_text('numeric_{node.name}', list({value.sql}){tail}, {distinct})"
+    sql = f"pg_text('numeric_{node.name}', list({value.sql}){filter_}, {distinct})"
     return Value(sql, NUMERIC, None, True)
 
 
@@ -644,7 +647,7 @@ def order_by(key: SortKey, value: Value) -> str:
         # DuckDB sorts NULL elements of arrays like NULL itself. This is right only for
         # ASC NULLS LAST and DESC NULLS FIRST.
         usual = key.nulls_first == key.descending
-        if element(value.type) not in _ORDERED or not usual:
+        if element(value.type) not in _ORDERED & LISTED or not usual:
             raise refused(f"ORDER BY of {type_name(value.type)}")
     return f"{comparable(value, value)[0]} {_direction(key)}"
 

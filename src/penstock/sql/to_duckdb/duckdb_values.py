@@ -26,6 +26,8 @@ from penstock.pgtypes.pg_type import (
     INT4,
     INT8,
     INTERVAL,
+    JSON,
+    JSONB,
     NAME,
     NUMERIC,
     TEXT,
@@ -46,10 +48,14 @@ MAX_PRECISION: Final = 38
 _DIGITS: Final = {INT2: 5, INT4: 10, INT8: 19}
 _LAST_TIMESTAMP_YEAR: Final = 294_246
 _NULL_NUMERIC: Final = "CAST(NULL AS DECIMAL(1,0))"
+READS: Final = "pg_text('input'"
+"""A call of an input function, which may return an infinite date."""
+INFINITE: Final = " /* infinity */"
+"""Marks SQL that does not show that its value may be infinite, for ``may_be_infinite``."""
 _NUMBER: Final = re.compile(r"-?(\d+)(?:\.(\d+))?")
 EACH: Final = "each".ljust(64, "_")
-"""The parameter of a lambda. It is longer than a column's name can be (NAMEDATALEN): DuckDB would
-take a column of this name, in upper or lower case, for the parameter."""
+"""The parameter of a lambda. It is longer than a column's name can be (NAMEDATALEN): DuckDB would take
+a column of this name, in upper or lower case, for the parameter."""
 
 DUCKDB: Final = {
     BOOL: "BOOLEAN",
@@ -70,6 +76,8 @@ DUCKDB: Final = {
 }
 """DuckDB's types by type oid. numeric is missing: it is a DECIMAL, or without precision VARCHAR."""
 
+LISTED: Final = frozenset({*DUCKDB, NUMERIC, JSON, JSONB})
+"""The types whose arrays are lists. Arrays of other types are held as text."""
 _KEPT_AS_TEXT: Final = "brm"
 """pg_type.typtype of types that are held as text, if DuckDB has no such type."""
 Shape = tuple[int, int]
@@ -99,7 +107,7 @@ def duckdb_type(oid: int, shape: Shape | None) -> str:
     """Return DuckDB's name of a type. Raises FeatureNotSupported for unsupported types."""
     item = element(oid)
     if item:
-        return duckdb_type(item, shape) + "[]"
+        return duckdb_type(item, shape) + "[]" if item in LISTED else "VARCHAR"
     if oid == NUMERIC:
         return "VARCHAR" if shape is None else f"DECIMAL({shape[0]},{shape[1]})"
     if is_enum(oid):
@@ -117,12 +125,22 @@ def column(name: str, oid: int, typmod: int, relation: str = "") -> Value:
     shape = precision_and_scale(typmod) if NUMERIC in (oid, element(oid)) else None
     if oid == INT2:  # the column may be Spark's byte
         return Value(f"CAST({sql} AS SMALLINT)", oid)
-    return Value(sql, oid, shape)
+    return Value(f"{sql}{INFINITE}" if oid == INTERVAL else sql, oid, shape)
+
+
+def may_be_infinite(sql: str) -> bool:
+    """Tell whether a date or an interval may be infinite. Columns of dates are finite in the lake."""
+    return "infinity" in sql or READS in sql
+
+
+def exposed(value: Value, sql: str) -> Value:
+    """Return a column that has a subquery's value."""
+    return Value(f"{sql}{INFINITE}" if may_be_infinite(value.sql) else sql, value.type, value.shape)
 
 
 def constant(text: str | None, oid: int) -> Value:
     """Return a constant from the text of its type's output function."""
-    if element(oid):
+    if element(oid) in LISTED:
         return _array_constant(text, oid)
     if oid == NUMERIC:
         return _numeric_constant(text)
@@ -140,7 +158,9 @@ def _array_constant(text: str | None, oid: int) -> Value:
 
 
 def array(elements: list[Value], oid: int) -> Value:
-    """Return an array of values that all have one type."""
+    """Return an array of values that all have one type. Raises FeatureNotSupported."""
+    if element(oid) not in LISTED:
+        raise refused(f"a value of type {type_name(oid)}")
     elements, shape = aligned(elements) if elements else ([], (1, 0))
     shape = shape if element(oid) == NUMERIC else None
     body = ", ".join(value.sql for value in elements)
@@ -229,7 +249,7 @@ def list_text(value: Value) -> str:
     """Return a list of numerics as a list of their texts."""
     if value.shape is None:
         return value.sql
-    return f"list_transform({value.sql}, lambda item: {decimal_text('item', value.shape)})"
+    return f"list_transform({value.sql}, lambda {EACH}: {decimal_text(EACH, value.shape)})"
 
 
 def as_text(value: Value) -> str:
@@ -266,16 +286,16 @@ def comparable(left: Value, right: Value) -> tuple[str, str]:
         )
         return first, second
     if TIMESTAMPTZ in (left.type, right.type) and left.type != right.type:
-        return _moment(left), _moment(right)
+        return in_utc(left), in_utc(right)
     return _trimmed(left), _trimmed(right)
 
 
-def _moment(value: Value) -> str:
+def in_utc(moment: Value) -> str:
     """Return a date or timestamp as a timestamp in UTC."""
-    if value.type == TIMESTAMPTZ:
-        utc = f"make_timestamp(epoch_us({value.sql}))"
-        return f"CASE WHEN isinf({value.sql}) THEN CAST({value.sql} AS TIMESTAMP) ELSE {utc} END"
-    return f"CAST({value.sql} AS TIMESTAMP)"
+    if moment.type != TIMESTAMPTZ:
+        return f"CAST({moment.sql} AS TIMESTAMP)" if moment.type == DATE else moment.sql
+    utc = f"make_timestamp(epoch_us({moment.sql}))"
+    return f"CASE WHEN isinf({moment.sql}) THEN CAST({moment.sql} AS TIMESTAMP) ELSE {utc} END"
 
 
 def group_key(value: Value) -> str:
@@ -304,13 +324,13 @@ def _trimmed(value: Value) -> str:
     if value.type == BPCHAR:
         return f"rtrim({value.sql}, ' ')"
     if element(value.type) == BPCHAR:
-        return f"list_transform({value.sql}, lambda item: rtrim(item, ' '))"
+        return f"list_transform({value.sql}, lambda {EACH}: rtrim({EACH}, ' '))"
     return value.sql
 
 
 def _numeric_list(value: Value) -> str:
-    item = "item" if value.shape is None else decimal_text("item", value.shape)
-    return f"list_transform({value.sql}, lambda item: {sort_key(item)})"
+    item = EACH if value.shape is None else decimal_text(EACH, value.shape)
+    return f"list_transform({value.sql}, lambda {EACH}: {sort_key(item)})"
 
 
 def sort_key(text: str) -> str:

@@ -9,9 +9,10 @@ limit does not cover text between its operators.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -22,6 +23,13 @@ from penstock.sqlstate import OutOfMemory
 
 MAX_MADE: Final = 128 << 20
 """The most bytes of text that a statement of the catalogs makes, or one call for many rows."""
+ITEM: Final = 64
+"""Python's overhead for a text."""
+_AT_ONCE: Final = 1 << 22
+"""Bytes of arguments that are Python's values at once."""
+_SHORT: Final = 200
+_DETAIL: Final = f"Functions make {MAX_MADE >> 20} MB of text at most."
+_T = TypeVar("_T")
 _TOLD: Final = "<penstock {} {} penstock>"
 _RETOLD: Final = re.compile(r"<penstock (\w{5}) (.*?) penstock>", re.DOTALL)
 _RESULTS: Final = {
@@ -68,9 +76,7 @@ class Budget:
         """Count bytes before they are allocated. Raises OutOfMemory (53200)."""
         self._made += size
         if self._made > MAX_MADE:
-            raise OutOfMemory(
-                "out of memory", detail=f"Functions make {MAX_MADE >> 20} MB of text at most."
-            )
+            raise OutOfMemory("out of memory", detail=_DETAIL)
 
 
 def told(error: PenstockError) -> str:
@@ -112,19 +118,37 @@ def _vector(
         name, *arguments = columns
         function = functions[name[0].as_py()]
         budget.begin()
-        rows = zip(*(column.to_pylist() for column in arguments), strict=True)
         try:
             found = [
                 None if function.strict and None in row else _one(function, row, budget)
-                for row in rows
+                for row in _rows(arguments)
             ]
+            return pa.array(found, type_)
         except PenstockError as error:
             raise RuntimeError(told(error)) from None
         except MemoryError:
             raise RuntimeError(told(OutOfMemory("out of memory"))) from None
-        return pa.array(found, type_)
+        except Exception as error:
+            raise RuntimeError(told(PenstockError(repr(error)))) from None
 
     return call
+
+
+def _rows(columns: Sequence[pa.Array]) -> Iterator[tuple[Any, ...]]:
+    """Yield rows as Python values, few at once if they are large. Raises OutOfMemory (53200)."""
+    count = len(columns[0]) if columns else 0
+    size = sum(
+        column.nbytes + (ITEM * len(column.flatten()) if pa.types.is_list(column.type) else 0)
+        for column in columns
+    )
+    at_once = max(count * _AT_ONCE // max(size, 1), 1)
+    for start in range(0, count, at_once):
+        parts = [column.slice(start, at_once) for column in columns]
+        if any(
+            pa.types.is_list(part.type) and ITEM * len(part.flatten()) > MAX_MADE for part in parts
+        ):
+            raise OutOfMemory("out of memory", detail=_DETAIL)
+        yield from zip(*(part.to_pylist() for part in parts), strict=True)
 
 
 def _one(function: PythonFunction, row: tuple[Any, ...], budget: Budget) -> Any:
@@ -132,6 +156,14 @@ def _one(function: PythonFunction, row: tuple[Any, ...], budget: Budget) -> Any:
         budget.take(function.size(*row))
         return function.call(*row)
     value = function.call(*row)
-    if isinstance(value, str | bytes):
+    if isinstance(value, list):
+        budget.take(sum(ITEM + len(item or "") for item in value))
+    elif isinstance(value, str | bytes):
         budget.take(len(value))
     return value
+
+
+def cached(call: Callable[..., _T]) -> Callable[..., _T]:
+    """Keep the results of a function of short texts."""
+    kept = lru_cache(maxsize=1024)(call)
+    return lambda text, *more: (kept if len(text) <= _SHORT else call)(text, *more)

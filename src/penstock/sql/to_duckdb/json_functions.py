@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from decimal import Decimal
-from json import decoder
 from typing import Any, Final
 
 from penstock.errors import InvalidParameterValue
 from penstock.sql.to_duckdb.fmgr import PythonFunction
 from penstock.sql.to_duckdb.numeric_functions import to_integer
-from penstock.sqlstate import UntranslatableCharacter
+from penstock.sqlstate import InvalidTextRepresentation, UntranslatableCharacter
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _INDEX: Final = re.compile(r"\s*[-+]?[0-9]{1,9}")
-_scan: Final[Any] = decoder.scanstring  # type: ignore[attr-defined]
-_DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal)
+_STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*+"'
+_SCALAR: Final = re.compile(rf"{_STRING}|[-+.\w]+", re.ASCII)
+_TOKEN: Final = re.compile(rf"{_STRING}|[\[\]{{}}]")
 _TYPES: Final = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean"}
 
 
@@ -35,37 +35,57 @@ def _kind(text: str) -> str:
     return "null" if first == "n" else _TYPES.get(first, "number")
 
 
-def _parts(text: str) -> tuple[dict[str, str], list[str]]:
-    """Return the texts of the fields of an object, or of the elements of an array."""
+def _end(text: str, at: int) -> int:
+    """Return the end of the value that begins there, however deep it is. Raises ValueError."""
+    if text[at] not in "[{":
+        scalar = _SCALAR.match(text, at)
+        if scalar is not None:
+            return scalar.end()
+    depth = 0
+    for token in _TOKEN.finditer(text, at):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if depth <= 0:
+            return token.end()
+    raise ValueError
+
+
+def _parts(text: str, kind: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of an object's fields, or the texts of an array's elements.
+
+    ``kind``: object or array, if the other one has no parts.
+    """
     at = _skip(text, 0)
-    fields: dict[str, str] = {}
-    items: list[str] = []
-    if text[at] not in "{[":
-        return fields, items
+    if text[at] not in {"object": "{", "array": "["}.get(kind, "{["):
+        return
     keyed = text[at] == "{"
     at = _skip(text, at + 1)
     while text[at] not in "}]":
         name = ""
         if keyed:
-            name, at = _scan(text, at + 1)
-            at = _skip(text, _skip(text, at) + 1)
-        _, end = _DECODER.raw_decode(text, at)
-        if keyed:
-            fields[name] = text[at:end]
-        else:
-            items.append(text[at:end])
+            end = _end(text, at)
+            name, at = json.loads(text[at:end]), _skip(text, _skip(text, end) + 1)
+        end = _end(text, at)
+        yield name, text[at:end]
         at = _skip(text, end)
         at = _skip(text, at + 1) if text[at] == "," else at
-    return fields, items
 
 
 def _field(text: str, name: str) -> str | None:
-    return _parts(text)[0].get(name)
+    found = None
+    for each, value in _parts(text, "object"):
+        found = value if each == name else found
+    return found
 
 
 def _element(text: str, index: int) -> str | None:
-    items = _parts(text)[1]
-    return items[index] if -len(items) <= index < len(items) else None
+    if index < 0:
+        index += _count(text)
+    elements = (value for n, (_, value) in enumerate(_parts(text, "array")) if n == index)
+    return next(elements, None)
+
+
+def _count(text: str) -> int:
+    return sum(1 for _ in _parts(text, "array"))
 
 
 def _jsonb_element(text: str, index: int) -> str | None:
@@ -106,32 +126,63 @@ def _array_length(text: str) -> int:
     if kind != "array":
         what = "a non-array" if kind == "object" else "a scalar"
         raise InvalidParameterValue(f"cannot get array length of {what}")
-    return len(_parts(text)[1])
+    return _count(text)
 
 
 def _exists(text: str, name: str) -> bool:
-    fields, items = _parts(text)
-    strings = items if _kind(text) == "array" else [text]
-    return name in fields or any(_kind(s) == "string" and json.loads(s) == name for s in strings)
+    if _kind(text) == "object":
+        return any(each == name for each, _ in _parts(text))
+    strings = (value for _, value in _parts(text)) if _kind(text) == "array" else (text,)
+    return any(_kind(each) == "string" and json.loads(each) == name for each in strings)
 
 
 def _contains(one: str, other: str) -> bool:
-    whole, part = (_DECODER.decode(text) for text in (one, other))
-    if isinstance(whole, list) and not isinstance(part, list | dict):
-        return any(_equal(item, part) for item in whole)
-    return _within(whole, part)
+    if _kind(one) == "array" and _kind(other) not in ("array", "object"):
+        return any(_scalar(value) == _scalar(other) for _, value in _parts(one))
+    # A stack of our own, because Python's has room for a thousand levels.
+    steps, answer = [_within(one, other)], None
+    while steps:
+        try:
+            asked = steps[-1].send(answer)
+        except StopIteration as done:
+            answer = bool(done.value)
+            steps.pop()
+        else:
+            answer = None
+            steps.append(_within(*asked))
+    return bool(answer)
 
 
-def _within(whole: Any, part: Any) -> bool:
-    if isinstance(whole, dict) and isinstance(part, dict):
-        return all(name in whole and _within(whole[name], value) for name, value in part.items())
-    if isinstance(whole, list) and isinstance(part, list):
-        return all(any(_within(item, value) for item in whole) for value in part)
-    return _equal(whole, part)
+def _within(whole: str, part: str) -> Generator[tuple[str, str], bool | None, bool]:
+    """Tell whether a value contains another one (JsonbDeepContains). Yields pairs of parts, and is
+    sent whether the first contains the second."""
+    kind = _kind(part)
+    if kind != _kind(whole):
+        return False
+    if kind == "object":
+        fields = _parts(whole)  # both are sorted by name
+        for name, value in _parts(part):
+            found = next((text for each, text in fields if each == name), None)
+            if found is None or not (yield found, value):
+                return False
+        return True
+    if kind == "array":
+        for _, value in _parts(part):
+            for _, each in _parts(whole):
+                if (yield each, value):
+                    break
+            else:
+                return False
+        return True
+    return _scalar(whole) == _scalar(part)
 
 
-def _equal(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and one == other
+def _scalar(text: str) -> tuple[str, Any]:
+    """Return what is equal for equal scalars."""
+    kind = _kind(text)
+    return kind, Decimal(text) if kind == "number" else json.loads(
+        text
+    ) if kind == "string" else text
 
 
 def _cast(kind: str, name: str, made: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -169,4 +220,18 @@ _CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     "jsonb_int8": _cast("number", "bigint", to_integer(64)),
     "jsonb_contained": lambda one, other: _contains(other, one),
 }
-FUNCTIONS: Final = {name: PythonFunction(call) for name, call in _CALLS.items()}
+
+
+def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Report texts that are no json, which other writers may leave in a table."""
+
+    def checked(*arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except (ValueError, IndexError, ArithmeticError):
+            raise InvalidTextRepresentation("invalid input syntax for type json") from None
+
+    return checked
+
+
+FUNCTIONS: Final = {name: PythonFunction(_checked(call)) for name, call in _CALLS.items()}

@@ -12,23 +12,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.civil import DAY, parse_date, parse_timestamp, print_date, print_timestamp
-from penstock.errors import PenstockError
 from penstock.identifiers import simple_quote_literal
 from penstock.pgtypes.numeric import precision_and_scale
 from penstock.pgtypes.pg_type import (
+    ANYARRAY,
+    ANYCOMPATIBLE,
+    ANYCOMPATIBLEARRAY,
+    ANYELEMENT,
     BOOL,
     BPCHAR,
     BYTEA,
     DATE,
+    FLOAT8,
     FLOATS,
     INT4,
     INT8,
     INTEGERS,
     INTERVAL,
+    JSON,
+    JSONB,
     NUMERIC,
     TEXT,
     TEXT_ARRAY,
@@ -57,25 +64,31 @@ from penstock.sql.to_duckdb.duckdb_patterns import (
     is_unfinished,
     like,
     regular_expression,
+    regular_match,
     regular_replacement,
 )
 from penstock.sql.to_duckdb.duckdb_values import (
     DUCKDB,
+    EACH,
+    LISTED,
     MAX_PRECISION,
+    READS,
     STRINGS,
     Shape,
     Value,
     as_text,
     comparable,
     duckdb_type,
+    in_utc,
     integer_shape,
     list_text,
+    may_be_infinite,
     refused,
 )
 from penstock.sql.to_duckdb.fmgr import PythonFunction, raises
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.literals import SUBTYPES
-from penstock.sql.typed.primnodes import Const, Node
+from penstock.sql.typed.primnodes import Const, FuncExpr, Node, is_cast
 
 PYTHON: Final[Mapping[str, PythonFunction]] = {
     **text_functions.FUNCTIONS,
@@ -105,6 +118,7 @@ _MATCH: Final = re.compile(
     "(?:text|bpchar|name)?(ic)?(like|n(?:ot)?like|regexeq|regexne|regexp_like)"
 )
 _MAX_SCALE: Final = 30
+_UTC: Final = ("UTC", "GMT", "Z")
 _LONGEST_MADE: Final = 10_000
 """The most characters of a text that DuckDB pads: it makes 2048 of them beyond its memory limit."""
 _WIDE_DIGITS: Final = 19
@@ -120,11 +134,10 @@ _RESULTS: Final = {
     BYTEA: "pg_bytes",
 }
 _ERROR: Final = re.compile(r"\{!(\w{5}) ([^}]*)\}")
+_POLYMORPHIC: Final = (ANYARRAY, ANYELEMENT, ANYCOMPATIBLE, ANYCOMPATIBLEARRAY)
 _RADIANS_PER_DEGREE: Final = "CAST('0.0174532925199432957692' AS DOUBLE)"
 _OVERFLOW: Final = ("22003", "value out of range: overflow")
 _UNDERFLOW: Final = ("22003", "value out of range: underflow")
-READS: Final = "pg_text('input'"
-"""A call of an input function, which may return an infinite date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +146,8 @@ class Row:
 
     ``@name`` calls a Python function, by default that of the same name; ``:name`` a function of
     this file, which compiles the call; anything else is SQL with {0}, {1} ... for the arguments,
-    {type} for DuckDB's type of the result, {wide} for a type in which integers do not overflow, and
-    {!22012 message} for an error.
+    {type} for DuckDB's type of the result, {wide} for a type in which integers do not overflow,
+    {each} for the parameter of a lambda, and {!22012 message} for an error.
     ``fails``: a call may fail, if the arguments do not.
     """
 
@@ -205,7 +218,10 @@ def call(oid: int, call_: Call, *, catalog: bool = False) -> Value | None:
     """
     row = _read(True).get(call_.name) or rows(True).get(oid) if catalog else None
     row = row or rows().get(oid) or (None if oid else _read(False).get(call_.name))
-    if row is None:
+    items = {element(each.type) or TEXT for each in call_.values}
+    # int4(int2) is also the cast to oid, whose values are others.
+    other = oid and not catalog and call_.result not in (functions()[oid].result, *_POLYMORPHIC)
+    if row is None or not items <= LISTED or other:
         return None
     call_ = replace(call_, name=row.name)
     fails = row.fails
@@ -225,13 +241,19 @@ def call(oid: int, call_: Call, *, catalog: bool = False) -> Value | None:
 
 def _filled(expression: str, call_: Call) -> Value:
     wide = "HUGEINT" if call_.result == INT8 else "BIGINT"
-    held = call_.held if "{type}" in expression else ""
-    raising = _ERROR.sub(lambda error: raises(error[1], error[2], call_.held), expression)
-    sql = raising.format(
-        *call_.sql, type=held, wide=wide, upper=UPPER, lower=LOWER, degree=_RADIANS_PER_DEGREE
-    )
     first = next(iter(call_.values), None)
     shape = first.shape if first is not None and first.type == call_.result else None
+    held = duckdb_type(call_.result, shape)
+    raising = _ERROR.sub(lambda error: raises(error[1], error[2], held), expression)
+    sql = raising.format(
+        *call_.sql,
+        type=held,
+        wide=wide,
+        each=EACH,
+        upper=UPPER,
+        lower=LOWER,
+        degree=_RADIANS_PER_DEGREE,
+    )
     return Value(sql, call_.result, shape)
 
 
@@ -241,12 +263,16 @@ def _check_same_elements(call_: Call) -> None:
     if len(items) < 2 or items[0] != items[1]:
         return
     shapes = {value.shape for value in call_.values}
-    if items[0] == BPCHAR or (items[0] == NUMERIC and (None in shapes or len(shapes) > 1)):
+    if items[0] in (BPCHAR, JSON, JSONB) or (
+        items[0] == NUMERIC and (None in shapes or len(shapes) > 1)
+    ):
         raise refused(f"{call_.name} of {type_name(call_.values[0].type)}")
 
 
 def python(name: str, call_: Call) -> Value:
     """Compile a call of a Python function (``fmgr``)."""
+    if call_.result in (INTERVAL, TIMESTAMPTZ) and not all(map(_is_finite, call_.nodes)):
+        raise refused(f"a value of type {type_name(call_.result)} from a number without limits")
     cells = "".join(f", {argument(value)}" for value in call_.values)
     item = element(call_.result)
     sql = f"{'pg_texts' if item else _RESULTS.get(call_.result, 'pg_text')}('{name}'{cells})"
@@ -273,7 +299,7 @@ def computed(oid: int, nodes: Sequence[Const], result: int) -> Const | None:
         if None in arguments or (function.size and function.size(*arguments) > _LONGEST_MADE):
             return None
         value = function.call(*arguments)
-    except PenstockError:
+    except Exception:  # whatever it is, a row that evaluates the call will tell
         return None
     return Const(result, None if value is None else _shown(value, result))
 
@@ -315,19 +341,26 @@ def argument(value: Value) -> str:
         return as_text(value)
     if element(value.type) == NUMERIC:
         return list_text(value)
-    if value.type in MOMENTS:
-        _check_finite(value)
-        if value.type == DATE:
-            return f"CAST(({value.sql} - DATE '1970-01-01') AS BIGINT)"
-        return f"epoch_us({value.sql})"
-    return value.sql
+    _check_finite(value)
+    if value.type == DATE:
+        return f"CAST(({value.sql} - DATE '1970-01-01') AS BIGINT)"
+    return f"epoch_us({value.sql})" if value.type in MOMENTS else value.sql
 
 
 def _check_finite(*values: Value) -> None:
-    """Refuse dates that may be infinite, constants or read from text: DuckDB counts with them."""
-    sql = "".join(value.sql for value in values if value.type in MOMENTS)
-    if "infinity" in sql or READS in sql:
-        raise refused("arithmetic with infinite dates")
+    """Refuse dates and intervals that may be infinite: DuckDB and Python count with them."""
+    for value in values:
+        if value.type in MOMENTS | {INTERVAL} and may_be_infinite(value.sql):
+            raise refused(f"arithmetic with infinite values of type {type_name(value.type)}")
+
+
+def _is_finite(node: Node) -> bool:
+    """Tell whether an argument is surely neither an infinite float nor NaN."""
+    if node.type != FLOAT8:
+        return True
+    inner = node.arguments[0] if isinstance(node, FuncExpr) and is_cast(node) else node
+    constant = isinstance(inner, Const) and isfinite(float(inner.text or 0))
+    return inner.type in INTEGERS or constant
 
 
 # Comparisons, which are found by the operator's name
@@ -345,8 +378,8 @@ def compare(name: str, left: Value, right: Value) -> Value:
 
 def _comparable_types(left: int, right: int) -> bool:
     if element(left) and element(right):
-        by_label = is_enum(element(left))  # enums do not sort by their text
-        return left == right and not by_label and _comparable_types(element(left), element(right))
+        listed = element(left) in LISTED
+        return left == right and listed and _comparable_types(element(left), element(right))
     pair = {left, right}
     if pair <= INTEGERS or pair <= FLOATS or pair <= MOMENTS or pair <= _TEXTS:
         return True
@@ -399,7 +432,13 @@ def _joined_any(call_: Call) -> Value:
 
 
 def _match(call_: Call) -> Value | None:
-    """Compile LIKE and regular expressions: a constant pattern is checked here, others by row."""
+    """Compile LIKE and regular expressions. Patterns of the latter must be constants: an engine that
+    reads one of them in another way would be found out at a row only."""
+    constant = isinstance(call_.nodes[1], Const)
+    return _match_by_row(call_) if constant or "reg" not in call_.name else None
+
+
+def _match_by_row(call_: Call) -> Value | None:
     matched = _MATCH.fullmatch(call_.name)
     assert matched is not None
     insensitive, kind = bool(matched[1]), matched[2].replace("regexp_like", "regexeq")
@@ -432,7 +471,17 @@ def _regexp_replace(call_: Call) -> Value | None:
         return None
     pattern, by, *rest = map(str, constants)
     flags = rest[0] if rest else ""
-    return Value(regular_replacement(call_.sql[0], pattern, by, flags), call_.result)
+    sql = regular_replacement(call_.sql[0], pattern, by, flags)
+    return Value(sql, call_.result, None, "g" in flags)
+
+
+def _regexp(call_: Call) -> Value | None:
+    """Compile a function that returns matches of a constant pattern."""
+    node = call_.nodes[1]
+    if not isinstance(node, Const) or node.text is None:
+        return None
+    sql = regular_match(call_.name, call_.sql[0], node.text)
+    return Value(sql, call_.result, None, True)
 
 
 def _narrowed(call_: Call, finite: str, other: str) -> Value:
@@ -612,7 +661,7 @@ def _moved_by(name: str, moment: Value, interval: Node, result: int) -> Value | 
     if not isinstance(interval, Const) or interval.text is None:
         return None
     constant = read_interval(interval.text)
-    by = constant.times(-1.0) if name == "-" else constant
+    by = constant.negated() if name == "-" else constant
     if max(abs(by.months) / _MAX_MONTHS, abs(by.days) / _MAX_DAYS) > 1 or (
         abs(by.microseconds) > _MAX_DAYS * DAY
     ):
@@ -625,13 +674,6 @@ def _moved_by(name: str, moment: Value, interval: Node, result: int) -> Value | 
     if result == TIMESTAMPTZ:
         sql = f"make_timestamptz(epoch_us{sql})"
     return Value(sql, result, None, moment.fails)
-
-
-def in_utc(moment: Value) -> str:
-    """Return the moment as a timestamp without time zone."""
-    if moment.type == TIMESTAMPTZ:
-        return f"make_timestamp(epoch_us({moment.sql}))"
-    return f"CAST({moment.sql} AS TIMESTAMP)" if moment.type == DATE else moment.sql
 
 
 def _midnight(call_: Call) -> Value:
@@ -656,6 +698,14 @@ def _zoned(call_: Call) -> Value:
         f" ELSE make_timestamptz(epoch_us({sql})) END",
         TIMESTAMPTZ,
     )
+
+
+def _at_time_zone(call_: Call) -> Value | None:
+    """Compile AT TIME ZONE 'UTC'; other zones are not known."""
+    zone, moment = call_.nodes[0], call_.values[1]
+    if not isinstance(zone, Const) or (zone.text or "").upper() not in _UTC:
+        return None
+    return (_local if moment.type == TIMESTAMPTZ else _zoned)(replace(call_, values=[moment]))
 
 
 def _zoned_midnight(call_: Call) -> Value:
@@ -749,7 +799,7 @@ def printed(value: Value) -> str:
         return moment_text(sql, oid)
     if oid == BYTEA:
         return f"('\\x' || lower(hex({sql})))"
-    return f"pg_text('array_out', {texts(value)})" if element(oid) else sql
+    return f"pg_text('array_out', {texts(value)})" if element(oid) in LISTED else sql
 
 
 def moment_text(sql: str, oid: int) -> str:
@@ -770,7 +820,7 @@ def table_column(value: Value, column: str) -> str:
     if (item or value.type) not in MOMENTS:
         return ""
     if item:
-        return f"list_transform({column}, lambda x: {moment_text('x', item)})"
+        return f"list_transform({column}, lambda {EACH}: {moment_text(EACH, item)})"
     return moment_text(column, value.type)
 
 
@@ -781,7 +831,7 @@ def texts(value: Value) -> str:
         return list_text(value)
     if item in STRINGS | INTEGERS:
         return f"CAST({value.sql} AS VARCHAR[])"
-    return f"list_transform({value.sql}, lambda x: {printed(Value('x', item))})"
+    return f"list_transform({value.sql}, lambda {EACH}: {printed(Value(EACH, item))})"
 
 
 def to_text(value: Value, target: int = TEXT) -> Value:
@@ -804,6 +854,8 @@ def through_text(value: Value, target: int, reads: int = 0) -> Value:
     if value.type not in STRINGS:
         raise refused(f"the cast from {type_name(value.type)} to {type_name(target)}")
     item = element(target)
+    if item and item not in LISTED:
+        raise refused(f"the cast from {type_name(value.type)} to {type_name(target)}")
     name = "pg_texts('array_in'" if item else READS
     read = f"{name}, {value.sql}, {reads or target})"
     if target == BYTEA:
@@ -814,8 +866,8 @@ def through_text(value: Value, target: int, reads: int = 0) -> Value:
 
 
 def element_cast(source: int, target: int, shape: Shape | None) -> Value:
-    """Compile the cast of an element ``x`` of an array. Raises FeatureNotSupported."""
-    value, cast = Value("x", source, shape), casts().get((source, target))
+    """Compile the cast of the element ``EACH`` of an array. Raises FeatureNotSupported."""
+    value, cast = Value(EACH, source, shape), casts().get((source, target))
     if source == target or (cast is not None and cast.method == "b"):
         return replace(value, type=target)
     made = call(cast.function, Call("", [value], (), target)) if cast and cast.function else None

@@ -10,18 +10,16 @@ import base64
 import hashlib
 import re
 import string
-import unicodedata
 import zlib
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.errors import FeatureNotSupported, InvalidParameterValue, PenstockError
+from penstock.errors import InvalidParameterValue, PenstockError
 from penstock.identifiers import quote_literal, truncated
 from penstock.pgtypes.floating import float_out
-from penstock.pgtypes.pg_type import BYTEA, DATE, TIMESTAMP, TIMESTAMPTZ
+from penstock.pgtypes.pg_type import BYTEA, DATE, JSON, JSONB, TIMESTAMP, TIMESTAMPTZ
 from penstock.sql.text.array_literals import join_array, split_array
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sql.to_duckdb.duckdb_patterns import (
@@ -29,22 +27,18 @@ from penstock.sql.to_duckdb.duckdb_patterns import (
     like_escape,
     like_matches,
     lower_pattern,
-    python_pattern,
 )
 from penstock.sql.to_duckdb.duckdb_values import duckdb_date
-from penstock.sql.to_duckdb.fmgr import PythonFunction
+from penstock.sql.to_duckdb.fmgr import ITEM, MAX_MADE, PythonFunction, cached
 from penstock.sql.typed.literals import canonical
-from penstock.sqlstate import ProgramLimitExceeded
+from penstock.sqlstate import InvalidTextRepresentation, OutOfMemory, ProgramLimitExceeded
 
 _MAX_ALLOC: Final = (1 << 30) - 1
 """MaxAllocSize"""
 _CHARACTER: Final = 4
 """The most bytes of a character."""
-_ITEM: Final = 64
-"""Python's overhead for an element of an array."""
 _MAX_INT: Final = (1 << 31) - 1
 _SURROGATES: Final = range(0xD800, 0xE000)
-_LETTERS: Final = string.ascii_letters + string.digits
 
 
 def _bytes(text: str) -> int:
@@ -79,9 +73,17 @@ def _overlay(text: Any, by: Any, start: int, length: int | None = None) -> Any:
 def _split_part(text: str, separator: str, field: int) -> str:
     if field == 0:
         raise InvalidParameterValue("field position must not be zero")
-    fields = text.split(separator) if separator and text else [text]
-    at = field - 1 if field > 0 else len(fields) + field
-    return fields[at] if 0 <= at < len(fields) else ""
+    if not separator:
+        return text if field in (1, -1) else ""
+    before = field - 1 if field > 0 else text.count(separator) + 1 + field
+    start = 0
+    for _ in range(before):
+        found = text.find(separator, start)
+        if found < 0:
+            return ""
+        start = found + len(separator)
+    end = text.find(separator, start)
+    return "" if before < 0 else text[start:] if end < 0 else text[start:end]
 
 
 def _repeat_size(text: str, count: int) -> int:
@@ -128,11 +130,7 @@ def _translate(text: str, of: str, to: str) -> str:
 
 
 def _initcap(text: str) -> str:
-    made, inside = [], False
-    for character in text:
-        made.append(_lower(character) if inside else _upper(character))
-        inside = character in _LETTERS
-    return "".join(made)
+    return re.sub("[A-Za-z0-9]+", lambda word: _upper(word[0][0]) + _lower(word[0][1:]), text)
 
 
 _TO_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
@@ -161,36 +159,6 @@ def _chr(code: int) -> str:
 
 def _based(digit: str, bits: int) -> Callable[[int], str]:
     return lambda number: format(number & ((1 << bits) - 1), digit)
-
-
-def _normalize(text: str, form: str = "NFC") -> str:
-    return unicodedata.normalize(_form(form), text)
-
-
-def _form(form: str) -> Any:
-    if form.upper() not in ("NFC", "NFD", "NFKC", "NFKD"):
-        raise InvalidParameterValue(f"invalid normalization form: {form}")
-    return form.upper()
-
-
-def _regexp_substr(text: str, pattern: str) -> str | None:
-    found = python_pattern(pattern).search(text)
-    return None if found is None else found[0]
-
-
-def _regexp_match(text: str, pattern: str) -> list[str | None] | None:
-    found = python_pattern(pattern).search(text)
-    return None if found is None else list(found.groups() or (found[0],))
-
-
-def _regexp_split(text: str, pattern: str) -> list[str]:
-    """Split; a match of nothing at the end or right after a match separates nothing."""
-    items, at = [], 0
-    for found in python_pattern(pattern).finditer(text):
-        if found.end() > found.start() or at < found.start() < len(text):
-            items.append(text[at : found.start()])
-            at = found.end()
-    return [*items, text[at:]]
 
 
 # Arrays of texts
@@ -222,7 +190,7 @@ def _split_size(text: str | None, separator: str | None, null: str | None = None
     if text is None:
         return 0
     count = len(text) if separator is None else text.count(separator) if separator else 0
-    return _bytes(text) + count * _ITEM
+    return _bytes(text) + count * ITEM
 
 
 def _string_to_array(
@@ -240,14 +208,20 @@ def _string_to_array(
 # bytea
 
 
+def _like_size(text: str, pattern: str) -> int:
+    """Return a number of bytes for the time of a match: "_" is compared with each character."""
+    return len(text) * len(pattern) >> 4 if "_" in pattern else 0
+
+
 def _reverse(value: Any) -> Any:
     return value[::-1]
 
 
 def _trim(left: bool, right: bool) -> Callable[[bytes, bytes], bytes]:
     def trim(value: bytes, characters: bytes) -> bytes:
-        value = value.lstrip(characters) if left else value
-        return value.rstrip(characters) if right else value
+        few = bytes(set(characters))  # lstrip looks through all of them for each byte
+        value = value.lstrip(few) if left else value
+        return value.rstrip(few) if right else value
 
     return trim
 
@@ -311,14 +285,21 @@ def _encode(value: bytes, form: str) -> str:
 def _decode(text: str, form: str) -> bytes:
     match form.lower():
         case "hex":
-            return bytes.fromhex(canonical(f"\\x{text}", BYTEA)[2:])
+            return _of_hex(text)
         case "base64":
             return _base64(re.sub(r"[ \t\n\r]", "", text))
         case "escape":
-            if not text.startswith("\\x"):
-                return bytes.fromhex(canonical(text, BYTEA)[2:])
-            raise FeatureNotSupported("this text is not decoded here")
+            if text.startswith("\\x"):
+                raise InvalidTextRepresentation("invalid input syntax for type bytea")
+            return bytes.fromhex(canonical(text, BYTEA)[2:])
     raise _encoding(form)
+
+
+def _of_hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return bytes.fromhex(canonical(f"\\x{text}", BYTEA)[2:])
 
 
 def _base64(text: str) -> bytes:
@@ -327,7 +308,7 @@ def _base64(text: str) -> bytes:
         raise InvalidParameterValue(
             f'invalid symbol "{wrong[0]}" found while decoding base64 sequence'
         )
-    if not re.fullmatch(r"(?:[^=]{4})*(?:[^=]{2}==|[^=]{3}=)?", text):
+    if not re.fullmatch(r"(?:[^=]{4})*+(?:[^=]{2}==|[^=]{3}=)?", text):
         raise InvalidParameterValue("invalid base64 end sequence")
     return base64.b64decode(text)
 
@@ -352,15 +333,24 @@ def _crc32c(value: bytes) -> int:
 # Input and output functions of types
 
 
-@lru_cache(maxsize=4096)
+@cached
 def read_text(text: str, oid: int) -> str:
     """Read a text by the type's input function, and write the value as DuckDB reads it."""
+    if oid in (JSON, JSONB):
+        _check_parts(text)
     read = canonical(text, oid)
     return duckdb_date(read, oid) if oid in (DATE, TIMESTAMP, TIMESTAMPTZ) else read
 
 
-@lru_cache(maxsize=1024)
+def _check_parts(text: str) -> None:
+    """Refuse a text whose parts may need too much memory while it is read."""
+    if len(text) * ITEM // 2 > MAX_MADE:
+        raise OutOfMemory("out of memory")
+
+
+@cached
 def _array_in(text: str, oid: int) -> list[str | None]:
+    _check_parts(text)
     return split_array(canonical(text, oid))
 
 
@@ -374,22 +364,14 @@ _PLAIN: Final[Mapping[str, Callable[..., Any]]] = {
     "substring": _substring,
     "split_part": _split_part,
     "translate": _translate,
-    "initcap": _initcap,
     "reverse": _reverse,
     "chr": _chr,
     "ascii": lambda text: ord(text[0]) if text else 0,
-    "normalize": _normalize,
-    "is_normalized": lambda text, form="NFC": unicodedata.is_normalized(_form(form), text),
     "quote_ident": quote_identifier,
     "name": truncated,
     "common_pattern": common_pattern,
     "lower_pattern": lambda pattern: lower_pattern(common_pattern(pattern)),
     "like_escape": like_escape,
-    "like": like_matches,
-    "regexp_substr": _regexp_substr,
-    "regexp_match": _regexp_match,
-    "regexp_split_to_array": _regexp_split,
-    "regexp_count": lambda text, pattern: len(list(python_pattern(pattern).finditer(text))),
     "position": lambda value, part: value.find(part) + 1,
     "btrim": _trim(True, True),
     "ltrim": _trim(True, False),
@@ -429,6 +411,8 @@ _SIZED: Final[Mapping[str, tuple[Callable[..., Any], Callable[..., int]]]] = {
     "overlay": (_overlay, lambda text, by, *_: _CHARACTER * (2 * len(text) + len(by))),
     "quote_literal": (quote_literal, lambda text: 2 * _bytes(text)),
     "textcat": (lambda a, b: a + b, lambda a, b: _bytes(a) + _bytes(b)),
+    "like": (like_matches, _like_size),
+    "initcap": (_initcap, lambda text: ITEM * len(text) // 8),
     "bpchar": (lambda text, length: text[:length].ljust(length), lambda _, length: length),
     "concat_ws": (_concat_ws, lambda by, items: _joined_size(items, by)),
     "array_out": (join_array, _joined_size),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, Final
 
 from penstock.civil import (
@@ -22,14 +21,16 @@ from penstock.civil import (
     print_time,
 )
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
-from penstock.sql.text.interval_literals import IntervalValue, read_interval
+from penstock.sql.text.interval_literals import IntervalValue, checked, read_interval
+from penstock.sql.to_duckdb import fmgr
 from penstock.sql.to_duckdb.fmgr import PythonFunction
 from penstock.sql.to_duckdb.numeric_functions import added, by_zero, numeric_division
 from penstock.sqlstate import DatetimeFieldOverflow, NumericValueOutOfRange
 
 _JULIAN: Final = 2_440_588
 """The Julian day of 1970-01-01."""
-_LAST_MICROSECOND: Final = days_from_civil(294_277, 1, 1) * DAY
+_END: Final = (1 << 63) - 1
+"""DuckDB's timestamps end in the year 294247, 29 years before PostgreSQL's."""
 _MONTH_DAYS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _SECOND: Final = 1_000_000
 _MINUTE: Final = 60 * _SECOND
@@ -65,7 +66,9 @@ _NAMES: Final = {
     "time": "time without time zone",
 }
 
-interval = lru_cache(maxsize=4096)(read_interval)
+_INFINITE: Final = {"infinity": str(1 << 100), "-infinity": str(-1 << 100)}
+"""Keys beyond those of all other intervals."""
+interval = fmgr.cached(read_interval)
 
 
 def _unit(word: str, type_: str, known: str) -> str:
@@ -83,7 +86,7 @@ def _unit(word: str, type_: str, known: str) -> str:
 
 
 def _timestamp(microseconds: int) -> int:
-    if not LOWEST_DAY * DAY <= microseconds < _LAST_MICROSECOND:
+    if not LOWEST_DAY * DAY <= microseconds < _END:
         raise DatetimeFieldOverflow("timestamp out of range")
     return microseconds
 
@@ -116,7 +119,7 @@ def _justified_hours(months: int, days: int, microseconds: int) -> IntervalValue
         days, microseconds = days - 1, microseconds + DAY
     elif days < 0 < microseconds:
         days, microseconds = days + 1, microseconds - DAY
-    return _checked(months, days, microseconds)
+    return checked(months, days, microseconds)
 
 
 def _justified_days(value: IntervalValue) -> IntervalValue:
@@ -126,7 +129,7 @@ def _justified_days(value: IntervalValue) -> IntervalValue:
         months, days = months - 1, days + 30
     elif months < 0 < days:
         months, days = months + 1, days - 30
-    return _checked(months, days, value.microseconds)
+    return checked(months, days, value.microseconds)
 
 
 def _justified(value: IntervalValue) -> IntervalValue:
@@ -154,13 +157,6 @@ def _of_clock(text: str) -> int:
     return (int(hours) * 60 + int(minutes)) * _MINUTE + int(Decimal(seconds) * _SECOND)
 
 
-def _checked(months: int, days: int, microseconds: int) -> IntervalValue:
-    fields = ((months, 31), (days, 31), (microseconds, 63))
-    if any(not -(1 << bits) <= field < 1 << bits for field, bits in fields):
-        raise DatetimeFieldOverflow("interval out of range")
-    return IntervalValue(months, days, microseconds)
-
-
 def _difference(one: int, other: int) -> str:
     return str(_justified_hours(0, 0, one - other))
 
@@ -171,8 +167,6 @@ def _scaled(
     def call(text: str, factor: float) -> str:
         if factor != factor:
             raise DatetimeFieldOverflow("interval out of range")
-        if abs(factor) == float("inf"):
-            raise FeatureNotSupported("infinite intervals are not supported")
         if factor == 0 and of is IntervalValue.divided:
             raise by_zero()
         return str(of(interval(text), factor))
@@ -183,14 +177,10 @@ def _scaled(
 _times: Final = _scaled(IntervalValue.times)
 
 
-def _utc(zone: str, moment: int) -> int:
-    if zone.upper() not in ("UTC", "GMT", "Z"):
-        raise FeatureNotSupported(f'the time zone "{zone}" is not supported')
-    return moment
-
-
 def _interval_key(text: str) -> str:
     """Return the microseconds by which intervals are compared (interval_cmp_value)."""
+    if text in _INFINITE:
+        return _INFINITE[text]
     value = interval(text)
     return str((value.months * 30 + value.days) * DAY + value.microseconds)
 
@@ -451,29 +441,27 @@ def _make_timestamp(year: int, month: int, day: int, hour: int, minute: int, sec
 def _make_interval(
     years: int, months: int, weeks: int, days: int, hours: int, minutes: int, seconds: float
 ) -> str:
-    _checked(years * 12, weeks * 7, 0)
+    checked(years * 12, weeks * 7, 0)
     months, days = years * 12 + months, weeks * 7 + days
-    _checked(months, days, 0)
+    checked(months, days, 0)
     microseconds = seconds * 1e6
     if abs(microseconds) == float("inf") and abs(seconds) < float("inf"):
         raise NumericValueOutOfRange("value out of range: overflow")
     if not abs(microseconds) < 1 << 63:
         raise DatetimeFieldOverflow("interval out of range")
     clock = hours * _HOUR + minutes * _MINUTE + round(microseconds)
-    return str(_checked(months, days, clock))
+    return str(checked(months, days, clock))
 
 
 def _of_seconds(seconds: float) -> int:
     """Return the timestamp of seconds since 1970 (float8_timestamptz)."""
     if seconds != seconds:
         raise DatetimeFieldOverflow("timestamp cannot be NaN")
-    if abs(seconds) == float("inf"):
-        raise FeatureNotSupported("infinite timestamps are not supported")
     beyond = DatetimeFieldOverflow(f'timestamp out of range: "{seconds:g}"')
-    if not LOWEST_DAY * 86_400.0 <= seconds < _LAST_MICROSECOND / 1e6:
+    if not LOWEST_DAY * 86_400.0 <= seconds < _END / 1e6:
         raise beyond
     since = round((seconds - EPOCH_MICROSECONDS / 1e6) * 1e6) + EPOCH_MICROSECONDS
-    if not LOWEST_DAY * DAY <= since < _LAST_MICROSECOND:
+    if not LOWEST_DAY * DAY <= since < _END:
         raise beyond
     return since
 
@@ -492,9 +480,8 @@ _CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     "timestamp_bin": _bin,
     "interval_key": _interval_key,
     "interval_pl": lambda one, other: str(interval(one).plus(interval(other))),
-    "interval_mi": lambda one, other: str(interval(one).plus(interval(other).times(-1.0))),
-    "interval_um": lambda value: str(interval(value).times(-1.0)),
-    "timezone": _utc,
+    "interval_mi": lambda one, other: str(interval(one).minus(interval(other))),
+    "interval_um": lambda value: str(interval(value).negated()),
     "interval_mul": _times,
     "interval_div": _scaled(IntervalValue.divided),
     "time_pl_interval": lambda time, by: _shifted(time, interval(by).microseconds),

@@ -37,9 +37,13 @@ from penstock.sql.text.quoting import type_name
 from penstock.sql.text.range_literals import read_range
 from penstock.sql.text.time_literals import read_time
 from penstock.sql.typed.primnodes import Const
-from penstock.sqlstate import InvalidTextRepresentation, UntranslatableCharacter
+from penstock.sqlstate import (
+    InvalidTextRepresentation,
+    StatementTooComplex,
+    UntranslatableCharacter,
+)
 
-_HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2}|[ \n\t\r])*")
+_HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2}|[ \n\t\r])*+")
 _UUID: Final = re.compile(r"\{?(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}?")
 
 
@@ -89,12 +93,12 @@ def _uuid(text: str) -> str:
 def _bytea(text: str) -> str:
     if text.startswith("\\x"):
         return "\\x" + _hex_digits(text[2:])
-    if not re.fullmatch(r"(?:[^\\]|\\\\|\\[0-3][0-7][0-7])*", text, re.DOTALL):
+    if not re.fullmatch(r"(?:[^\\]|\\\\|\\[0-3][0-7][0-7])*+", text):
         raise InvalidTextRepresentation("invalid input syntax for type bytea")
-    parts = re.findall(r"\\(\\|[0-7]{3})|([^\\]+)", text)
-    data = b"".join(
-        plain.encode() if plain else (b"\\" if escape == "\\" else bytes([int(escape, 8)]))
-        for escape, plain in parts
+    data = re.sub(
+        rb"\\(\\|[0-7]{3})",
+        lambda match: b"\\" if match[1] == b"\\" else bytes([int(match[1], 8)]),
+        text.encode(),
     )
     return "\\x" + data.hex()
 
@@ -183,7 +187,10 @@ def read_json(text: str) -> str:
 
 def read_jsonb(text: str) -> str:
     """Read a jsonb. Raises PenstockError (22P02, 22P05)."""
-    return _printed(_loaded(text))
+    try:
+        return _printed(_loaded(text))
+    except RecursionError:
+        raise StatementTooComplex("stack depth limit exceeded") from None
 
 
 def _loaded(text: str) -> Any:
@@ -192,8 +199,10 @@ def _loaded(text: str) -> Any:
 
     try:
         return json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=wrong)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InvalidTextRepresentation("invalid input syntax for type json") from None
+    except RecursionError:
+        raise StatementTooComplex("stack depth limit exceeded") from None
 
 
 def _printed(value: Any) -> str:
