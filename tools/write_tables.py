@@ -97,7 +97,11 @@ class Functions:
     def lines(self) -> str:
         """Return a row for each type of a first argument."""
         operator_of = {row.function: name for name, found in operators().items() for row in found}
-        cast_of = {row.function: row.target for row in casts().values() if row.function}
+        cast_of = {
+            row.function: row.target
+            for row in casts().values()
+            if row.function and functions()[row.function].result == row.target
+        }
         known: dict[str, list[set[str]]] = {}
         for oid in pg_proc.rows():
             function = functions()[oid]

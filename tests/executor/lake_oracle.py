@@ -29,14 +29,16 @@ from penstock.pipeline.evaluate import Evaluation
 from penstock.pipeline.prune import candidates
 from penstock.sql import RangeVar
 from penstock.sql.grammar.parsenodes import InsertStmt, SelectStmt
-from penstock.sql.grammar.raw_statements import parse_query
+from penstock.sql.grammar.raw_statements import parse_expression, parse_query
 from penstock.sql.to_duckdb import fmgr
 from penstock.sql.to_duckdb.conditions import conjuncts, equal_to
 from penstock.sql.to_duckdb.duckdb_change import compile_expression
+from penstock.sql.to_duckdb.duckdb_predicate import ExpressionCompiler, simplified
 from penstock.sql.to_duckdb.duckdb_query import CompiledQuery, TableInput, compile_query
-from penstock.sql.to_duckdb.pg_proc import PYTHON
+from penstock.sql.to_duckdb.pg_proc import PYTHON, table_column
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sql.typed.change_analysis import ChangePlan, analyze_change
+from penstock.sql.typed.expression_analysis import ExpressionAnalysis
 from penstock.sql.typed.primnodes import Node
 from penstock.sql.typed.query_nodes import Query
 from penstock.sql.typed.select_analysis import analyze_select
@@ -193,6 +195,26 @@ class LakeOracle:
         except PenstockError as error:
             return Result(sqlstate=error.sqlstate, message=error.message)
         return Result(tuple((c.name, c.type_oid) for c in analyzed.columns), rows)
+
+    def by_name(self, expression: str, table: str, where: str) -> Result:
+        """What a row filter computes, over columns with their own names."""
+        columns = self._columns[table]
+        analysis = ExpressionAnalysis({c.name: (c.type_oid, c.typmod) for c in columns}, table)
+        try:
+            value = ExpressionCompiler().value(
+                simplified(analysis.transform(parse_expression(expression)))
+            )
+            named = self._tables[table].rename_columns([column.name for column in columns])
+            self._duckdb.register("named", named)
+            shown = table_column(value, "c") or "c"
+            rows = f"SELECT {value.sql} AS c FROM named {where} ORDER BY n"
+            found = self._duckdb.sql(f"SELECT {shown} FROM ({rows})").to_arrow_table()
+        except duckdb.Error as error:
+            told = query_error(error)
+            return Result(sqlstate=told.sqlstate, message=told.message)
+        except PenstockError as error:
+            return Result(sqlstate=error.sqlstate, message=error.message)
+        return Result((), _printed(found))
 
     def analyzed(self, query: str) -> Query:
         """Typed."""

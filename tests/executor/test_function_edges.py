@@ -1,7 +1,7 @@
-"""Calls that random values do not reach, beside a server: in queries of the lake and in row filters.
+"""Calls that random values do not reach, beside a server, in queries of the lake and row filters.
 
-Each call gives what a server gives, or is refused by name when the statement is compiled, so that no
-row stops a slot. Nothing else: no error of the node, no memory or time that a small text takes.
+Each call gives what a server gives, or is refused when the statement is compiled: no row stops a
+slot.
 """
 
 from __future__ import annotations
@@ -246,6 +246,11 @@ SELECT iva::text, nra::text FROM t ORDER BY n
 SELECT CASE WHEN n = 1 THEN iva END FROM t ORDER BY n
 SELECT array_agg(iv ORDER BY n) FROM t
 SELECT s::oid FROM t ORDER BY n
+SELECT '{a}'::char(3)[], '{abc,d}'::varchar(2)[], '{1.55}'::numeric(4,1)[] FROM t WHERE n = 1
+SELECT ua::numeric(4,1)[] FROM t WHERE n = 1
+SELECT ma::numeric(4,1)[], ARRAY[t]::varchar(2)[] FROM t ORDER BY n
+SELECT ARRAY[t]::char(5)[], a::text[]::char(2)[] FROM t ORDER BY n
+SELECT a::numeric(4,1)[], '{1.5}'::float8[]::numeric(5,2)[] FROM t ORDER BY n
 SELECT min(iv), max(iv) FROM t
 SELECT n FROM t ORDER BY iv, n
 """

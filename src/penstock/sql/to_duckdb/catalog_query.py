@@ -182,7 +182,7 @@ class CatalogCompiler(QueryCompiler):
                 return self.value(argument)
             case FuncExpr(form=Form.CALL | Form.SQL):
                 return self._call(node)
-            case ArrayCoerceExpr(argument=argument):
+            case ArrayCoerceExpr(argument=argument) if node.typmod < 0:
                 return self._list(self.value(argument), node.type)
             case RelabelType(argument=argument):
                 return replace(self.value(argument), type=node.type)

@@ -67,6 +67,7 @@ from penstock.sql.typed.primnodes import (
     CollateExpr,
     Const,
     DistinctExpr,
+    Form,
     FuncExpr,
     MinMaxExpr,
     Node,
@@ -262,7 +263,8 @@ class ExpressionCompiler:
         nodes = [folded(self._pattern(argument)) for argument in node.arguments]
         values = [self.value(argument) for argument in nodes]
         result = self._operator_of(node, values, [stripped(each) for each in nodes])
-        return result if len(values) == 1 else strict(values, result, operands)
+        alone = len(values) == 1 or not functions()[node.function].strict
+        return result if alone else strict(values, result, operands)
 
     def _operator_of(
         self, node: OperatorCall, values: Sequence[Value], nodes: Sequence[Node]
@@ -389,7 +391,9 @@ class ExpressionCompiler:
         value = self.value(node.argument)
         if not {element(value.type), element(node.type)} <= LISTED:
             raise refused(f"the cast from {type_name(value.type)} to {type_name(node.type)}")
-        made = element_cast(element(value.type), element(node.type), value.shape)
+        item = Value(EACH, element(value.type), value.shape)
+        explicit = node.form is not Form.IMPLICIT
+        made = element_cast(item, element(node.type), node.typmod, explicit=explicit)
         sql = value.sql
         if made.sql != EACH:
             sql = f"list_transform({sql}, lambda {EACH}: {made.sql})"

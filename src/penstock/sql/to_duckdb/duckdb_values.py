@@ -54,8 +54,8 @@ INFINITE: Final = " /* infinity */"
 """Marks SQL that does not show that its value may be infinite, for ``may_be_infinite``."""
 _NUMBER: Final = re.compile(r"-?(\d+)(?:\.(\d+))?")
 EACH: Final = "each".ljust(64, "_")
-"""The parameter of a lambda. It is longer than a column's name can be (NAMEDATALEN): DuckDB would take
-a column of this name, in upper or lower case, for the parameter."""
+"""The parameter of a lambda. It is longer than a column's name can be (NAMEDATALEN): DuckDB would
+take a column of this name, in upper or lower case, for the parameter."""
 
 DUCKDB: Final = {
     BOOL: "BOOLEAN",
@@ -129,7 +129,7 @@ def column(name: str, oid: int, typmod: int, relation: str = "") -> Value:
 
 
 def may_be_infinite(sql: str) -> bool:
-    """Tell whether a date or an interval may be infinite. Columns of dates are finite in the lake."""
+    """Tell whether a date or interval may be infinite. The lake's columns of dates are finite."""
     return "infinity" in sql or READS in sql
 
 

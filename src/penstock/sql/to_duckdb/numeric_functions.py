@@ -289,7 +289,8 @@ def _bucket(operand: Any, low: Any, high: Any, count: int) -> int:
         if math.isinf(high - low):
             return int((operand / 2 - low / 2) / (high / 2 - low / 2) * count) + 1
         return min(int((operand - low) / (high - low) * count), count - 1) + 1
-    return int(_EXACT.divide_int((operand - low) * count, high - low)) + 1
+    place = _EXACT.multiply(_EXACT.subtract(operand, low), Decimal(count))
+    return int(_EXACT.divide_int(place, _EXACT.subtract(high, low))) + 1
 
 
 def _numeric_bucket(operand: str, low: str, high: str, count: int) -> int:

@@ -220,7 +220,8 @@ def call(oid: int, call_: Call, *, catalog: bool = False) -> Value | None:
     row = row or rows().get(oid) or (None if oid else _read(False).get(call_.name))
     items = {element(each.type) or TEXT for each in call_.values}
     # int4(int2) is also the cast to oid, whose values are others.
-    other = oid and not catalog and call_.result not in (functions()[oid].result, *_POLYMORPHIC)
+    results = (call_.result, *_POLYMORPHIC)
+    other = not catalog and oid and functions()[oid].result not in results
     if row is None or not items <= LISTED or other:
         return None
     call_ = replace(call_, name=row.name)
@@ -235,6 +236,8 @@ def call(oid: int, call_: Call, *, catalog: bool = False) -> Value | None:
     else:
         if any(element(each.type) for each in call_.values[:2]):
             _check_same_elements(call_)
+        if "{each}" in row.expression and any(each.fails for each in call_.values[1:]):
+            raise refused(f"{row.name} with a value that may fail")  # DuckDB may not compute it
         value = _filled(row.expression, call_)
     return replace(value, fails=fails or any(each.fails for each in call_.values))
 
@@ -432,8 +435,8 @@ def _joined_any(call_: Call) -> Value:
 
 
 def _match(call_: Call) -> Value | None:
-    """Compile LIKE and regular expressions. Patterns of the latter must be constants: an engine that
-    reads one of them in another way would be found out at a row only."""
+    """Compile LIKE and regular expressions. Patterns of the latter must be constants, because one
+    that the engines read differently is refused before any row is read."""
     constant = isinstance(call_.nodes[1], Const)
     return _match_by_row(call_) if constant or "reg" not in call_.name else None
 
@@ -865,13 +868,20 @@ def through_text(value: Value, target: int, reads: int = 0) -> Value:
     return Value(read, target, None, True)
 
 
-def element_cast(source: int, target: int, shape: Shape | None) -> Value:
-    """Compile the cast of the element ``EACH`` of an array. Raises FeatureNotSupported."""
-    value, cast = Value(EACH, source, shape), casts().get((source, target))
-    if source == target or (cast is not None and cast.method == "b"):
-        return replace(value, type=target)
-    made = call(cast.function, Call("", [value], (), target)) if cast and cast.function else None
-    return made or through_text(value, target)
+def element_cast(value: Value, target: int, typmod: int, *, explicit: bool) -> Value:
+    """Compile the cast of an array's element. Raises FeatureNotSupported."""
+    cast = casts().get((value.type, target))
+    if value.type != target:
+        binary = cast is not None and cast.method == "b"
+        made = call(cast.function, Call("", [value], (), target)) if cast and not binary else None
+        value = replace(value, type=target) if binary else made or through_text(value, target)
+    if typmod >= 0 and target in STRINGS and not explicit:
+        return fitted(value, typmod)
+    length = casts().get((target, target)) if typmod >= 0 else None
+    made = call(length.function, Call("", [value], (), target, typmod)) if length else value
+    if made is None:
+        raise refused(f"the cast to {type_name(target)} with this modifier")
+    return made
 
 
 def _precise(call_: Call) -> Value | None:

@@ -56,6 +56,8 @@ _UNITS: Final = {
     **{name: name for name in ("dow", "isodow", "doy", "isoyear", "epoch")},
 }
 _UNIT: Final = {word: name for name, words in _UNITS.items() for word in words.split()}
+_SPECIAL: Final = ("dow", "isodow", "doy", "isoyear", "julian", "epoch")
+"""Words of dates (datetktbl), which are no units of intervals (deltatktbl)."""
 _LONGEST_UNIT: Final = 10
 """TOKMAXLEN"""
 _NAMES: Final = {
@@ -78,7 +80,7 @@ def _unit(word: str, type_: str, known: str) -> str:
     """
     lowered = word.lower()
     name = _UNIT.get(lowered[:_LONGEST_UNIT])
-    if name is None:
+    if name is None or (known == _TRUNCATED and name in _SPECIAL):
         raise InvalidParameterValue(f'unit "{lowered}" not recognized for type {_NAMES[type_]}')
     if name not in known.split():
         raise FeatureNotSupported(f'unit "{lowered}" not supported for type {_NAMES[type_]}')
