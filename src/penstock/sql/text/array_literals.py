@@ -15,9 +15,9 @@ from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.sqlstate import InvalidTextRepresentation
 
 _BLANK: Final = re.compile(r"[ \t\n\r\f\v]*")
-_IN_QUOTES: Final = re.compile(r'"((?:[^"\\]|\\.)*)"[ \t\n\r\f\v]*', re.DOTALL)
-_PLAIN: Final = re.compile(r'(?:[^"{},\\]|\\.)+', re.DOTALL)
-_TRAILING: Final = re.compile(r"((?:[^\\]|\\.)*?)[ \t\n\r\f\v]*", re.DOTALL)
+_IN_QUOTES: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"[ \t\n\r\f\v]*', re.DOTALL)
+_PLAIN: Final = re.compile(r'(?:[^"{},\\]++|\\.)++', re.DOTALL)
+_BLANKS: Final = " \t\n\r\f\v"
 _NEEDS_QUOTES: Final = re.compile(r'[ \t\n\r\f\v",{}\\]')
 _NULL: Final = "NULL"
 _END: Final = "Unexpected end of input."
@@ -97,9 +97,10 @@ def _plain_item(text: str, at: int) -> tuple[str | None, int]:
         raise _malformed(text, _QUOTING)
     if stop == "{":
         raise _malformed(text, 'Unexpected "{" character.')
-    trimmed = _TRAILING.fullmatch(text[at:end])
-    assert trimmed is not None
-    return (None if trimmed[1].upper() == _NULL else _unescaped(trimmed[1])), end
+    trimmed = text[at:end].rstrip(_BLANKS)
+    if (len(trimmed) - len(trimmed.rstrip("\\"))) % 2:  # the backslash escapes a blank
+        trimmed = text[at : at + len(trimmed) + 1]
+    return (None if trimmed.upper() == _NULL else _unescaped(trimmed)), end
 
 
 def _unescaped(text: str) -> str:

@@ -31,8 +31,8 @@ _ISO: Final = re.compile(
     r"(?P<year>\d{4,7})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
     r"(?:(?:\s+|[tT])(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})"
     r"(?:\.(?P<fraction>\d{0,9}))?)?)?"
-    r"\s*(?P<zone>(?:[zZ]|[uU][tT][cC]|[gG][mM][tT])(?![a-zA-Z])|(?P<sign>[+-])(?P<zh>\d{1,2})(?::?(?P<zm>\d{2}))?"
-    r"(?::(?P<zs>\d{2}))?)?(?:\s*(?P<era>[bB][cC]|[aA][dD]))?",
+    r"\s*+(?P<zone>(?:[zZ]|[uU][tT][cC]|[gG][mM][tT])(?![a-zA-Z])|(?P<sign>[+-])(?P<zh>\d{1,2})(?::?(?P<zm>\d{2}))?"
+    r"(?::(?P<zs>\d{2}))?)?(?:\s*+(?P<era>[bB][cC]|[aA][dD]))?",
     re.ASCII,
 )
 _COMPACT: Final = re.compile(r"(\d{4})(\d{2})(\d{2})", re.ASCII)

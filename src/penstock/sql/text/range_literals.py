@@ -14,7 +14,7 @@ from penstock.civil import parse_date, print_date
 from penstock.errors import PenstockError
 from penstock.sqlstate import InvalidTextRepresentation, NumericValueOutOfRange
 
-_BOUND: Final = r'((?:[^"\\,()\[\]]|\\.|"(?:[^"\\]|\\.|"")*")*)'
+_BOUND: Final = r'((?:[^"\\,()\[\]]++|\\.|"(?:[^"\\]++|\\.|"")*+")*+)'
 _RANGE: Final = re.compile(rf"\s*([\[(]){_BOUND},{_BOUND}([\])])\s*", re.DOTALL)
 _QUOTED: Final = re.compile(r'[\s"\\,()\[\]]')
 _EMPTY: Final = "empty"

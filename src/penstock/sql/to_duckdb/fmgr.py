@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.identifiers import simple_quote_literal
@@ -114,7 +115,7 @@ def _vector(
 ) -> Callable[..., pa.Array]:
     """Return a function over Arrow columns, the first of which has the Python function's name."""
 
-    def call(*columns: pa.Array) -> pa.Array:
+    def call(*columns: pa.ChunkedArray) -> pa.Array:
         name, *arguments = columns
         function = functions[name[0].as_py()]
         budget.begin()
@@ -134,21 +135,20 @@ def _vector(
     return call
 
 
-def _rows(columns: Sequence[pa.Array]) -> Iterator[tuple[Any, ...]]:
+def _rows(columns: Sequence[pa.ChunkedArray]) -> Iterator[tuple[Any, ...]]:
     """Yield rows as Python values, few at once if they are large. Raises OutOfMemory (53200)."""
     count = len(columns[0]) if columns else 0
-    size = sum(
-        column.nbytes + (ITEM * len(column.flatten()) if pa.types.is_list(column.type) else 0)
-        for column in columns
-    )
+    size = sum(column.nbytes + ITEM * _elements(column) for column in columns)
     at_once = max(count * _AT_ONCE // max(size, 1), 1)
     for start in range(0, count, at_once):
         parts = [column.slice(start, at_once) for column in columns]
-        if any(
-            pa.types.is_list(part.type) and ITEM * len(part.flatten()) > MAX_MADE for part in parts
-        ):
+        if ITEM * max(map(_elements, parts)) > MAX_MADE:
             raise OutOfMemory("out of memory", detail=_DETAIL)
         yield from zip(*(part.to_pylist() for part in parts), strict=True)
+
+
+def _elements(column: pa.ChunkedArray) -> int:
+    return len(pc.list_flatten(column)) if pa.types.is_list(column.type) else 0
 
 
 def _one(function: PythonFunction, row: tuple[Any, ...], budget: Budget) -> Any:

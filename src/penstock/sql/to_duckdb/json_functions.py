@@ -21,7 +21,7 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _INDEX: Final = re.compile(r"\s*[-+]?[0-9]{1,9}")
 _STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*+"'
 _SCALAR: Final = re.compile(rf"{_STRING}|[-+.\w]+", re.ASCII)
-_TOKEN: Final = re.compile(rf"{_STRING}|[\[\]{{}}]")
+_TOKEN: Final = re.compile(rf"{_STRING}|[\[\]{{}}\"]")
 _TYPES: Final = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean"}
 
 
@@ -46,6 +46,8 @@ def _end(text: str, at: int) -> int:
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
         if depth <= 0:
             return token.end()
+        if token[0] == '"':
+            break
     raise ValueError
 
 
