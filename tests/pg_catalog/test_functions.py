@@ -185,6 +185,15 @@ def test_sets_that_a_server_gives_side_by_side_are_refused(
         ours.query(parse_select(query))
 
 
+@pytest.mark.parametrize("column", ["rolvaliduntil - now()", "extract(year FROM rolvaliduntil)"])
+def test_arithmetic_of_dates_that_may_be_infinite_is_refused(
+    ours: CatalogDatabase, column: str
+) -> None:
+    ours.query(parse_select("SELECT rolvaliduntil, rolvaliduntil < now() FROM pg_roles"))
+    with pytest.raises(FeatureNotSupported):
+        ours.query(parse_select(f"SELECT {column} FROM pg_roles"))
+
+
 def test_a_parameter_whose_type_nothing_tells_is_refused(ours: CatalogDatabase) -> None:
     with pytest.raises(PenstockError) as error:
         ours.describe(parse_select("SELECT $2"))

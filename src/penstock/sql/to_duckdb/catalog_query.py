@@ -42,7 +42,7 @@ from penstock.sql.to_duckdb.catalog_functions import (
 from penstock.sql.to_duckdb.catalog_lowering import INPUT, held_as, lowered
 from penstock.sql.to_duckdb.duckdb_predicate import stripped
 from penstock.sql.to_duckdb.duckdb_query import QueryCompiler
-from penstock.sql.to_duckdb.duckdb_values import EACH, Value, array, duckdb_type, refused
+from penstock.sql.to_duckdb.duckdb_values import EACH, INFINITE, Value, array, duckdb_type, refused
 from penstock.sql.to_duckdb.pg_proc import MOMENTS, names, printed, table_column, through_text
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.function_analysis import has_set
@@ -103,6 +103,8 @@ row_number string_agg sum _pg_expandarray
 KNOWN_FUNCTIONS: Final = names() | frozenset(_OTHERS.split())
 """Known functions; a query without tables runs on the catalogs if it calls no others."""
 _LSN: Final = (20, 0)
+_INFINITE: Final = ("rolvaliduntil", "valuntil")
+"""Columns with dates that may be infinite."""
 _OF_TYPES: Final[Mapping[tuple[str, tuple[int, ...]], str]] = {("age", (XID,)): "xid_age"}
 """The functions that the node provides for some types only, by name and argument types."""
 _SESSION: Final = {
@@ -303,9 +305,9 @@ class CatalogCompiler(QueryCompiler):
         name = node.table.name
         self.read.add(name)
         for number, item in enumerate(node.columns, 1):
-            quoted = f'{node.name}."{item.name}"'
+            mark = INFINITE if item.name in _INFINITE else ""
             self._columns[node.name, f"c{number}"] = Value(
-                quoted, item.type_oid, _column_shape(item)
+                f'{node.name}."{item.name}"{mark}', item.type_oid, _column_shape(item)
             )
         return f'cat."{name}" AS {node.name}'
 
