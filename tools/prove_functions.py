@@ -72,7 +72,7 @@ _HINTS: Final = {
     "extract": "extract", "encode": "encode", "decode": "encode", "timezone": "timezone",
     "substring": "reg",
 }  # fmt: skip
-_MAKERS: Final = ("repeat", "lpad", "rpad")
+_MAKERS: Final = ("repeat", "lpad", "rpad", "bpchar")
 """Functions whose results are as long as a number says."""
 _FAILING: Final = 12
 """Rows on which a server fails that are evaluated one by one."""
