@@ -240,6 +240,20 @@ class LakeOracle:
             return [()] * found.num_rows
         return _printed(found)
 
+    def filtered(self, name: str, predicate: str) -> list[str]:
+        """The values of ``id``, the first column, of rows that a row filter lets through."""
+        names = [f"c{n} AS {column.name}" for n, column in enumerate(self._columns[name], 1)]
+        self._duckdb.register("rows_to_filter", self._tables[name])
+        rows = f"SELECT {', '.join(names)} FROM rows_to_filter"
+        found = self._duckdb.sql(f"SELECT id FROM ({rows}) WHERE {predicate} ORDER BY id")
+        return [str(number) for (number,) in found.fetchall()]
+
+    def inserted_by_server(self, statement: str, table: str) -> Rows:
+        """The rows of a table after an INSERT, which is rolled back."""
+        with self._connection.transaction(force_rollback=True):
+            self._connection.pgconn.exec_(statement.encode())
+            return self.theirs(f"SELECT * FROM {table} ORDER BY 1").rows
+
     def _read(self, item: TableInput, *, skipping: bool) -> pa.Table:
         """The rows of a query's input, as ``pipeline.query`` reads them."""
         name = item.scan.table.name

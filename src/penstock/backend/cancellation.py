@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
+from penstock.interrupts import process_interrupts
 from penstock.protocol.answers import Cells, ColumnRows
 from penstock.sqlstate import QueryCanceled
 
 Drawn = TypeVar("Drawn")
+_TICK_S: Final = 0.1
 
 
 class Jobs(Protocol):
@@ -43,9 +46,11 @@ class Cancellation:
         self._requested = threading.Event()
         self._ended = False
         self._actions: list[Callable[[], None]] = []
+        self._acting = threading.Lock()
 
     def begin(self) -> None:
-        """Begin a query string; earlier requests do not cancel it."""
+        """Begin a query string, in the session's thread; earlier requests do not cancel it."""
+        process_interrupts(self.check)
         self._group = next(self._groups)
         self._requested.clear()
         if self._ended:
@@ -55,8 +60,18 @@ class Cancellation:
         """Cancel the running statement. Any thread may call this."""
         self._requested.set()
         self._jobs.interrupt(self._group)
-        for action in list(self._actions):
-            action()
+        threading.Thread(target=self._act, name="cancel", daemon=True).start()
+
+    def _act(self) -> None:
+        """Run the actions until the statement has ended: an action just before the work that it is
+        to interrupt would be lost."""
+        while self.requested():
+            with self._acting:
+                if not self._actions:
+                    return
+                for action in self._actions:
+                    action()
+            time.sleep(_TICK_S)
 
     def end(self) -> None:
         """Cancel the running statement and every later one. Any thread may call this."""
@@ -76,11 +91,14 @@ class Cancellation:
     @contextmanager
     def interrupting(self, action: Callable[[], None]) -> Iterator[None]:
         """Let a cancel request run ``action`` during the ``with`` block, in any thread."""
-        self._actions.append(action)
+        with self._acting:
+            self._actions.append(action)
         try:
+            self.check()
             yield
         finally:
-            self._actions.remove(action)
+            with self._acting:
+                self._actions.remove(action)
 
     def requested(self) -> bool:
         """Tell whether the running statement is to be cancelled."""

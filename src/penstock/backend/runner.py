@@ -173,6 +173,7 @@ class SessionRunner:
 
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
         """Describe the parameters and columns of a statement."""
+        self._cancellation.begin()
         description = Description(tuple(types), None)
         if not text.strip():
             return Prepared(text, description)
@@ -356,7 +357,8 @@ class SessionRunner:
         with self._standbys.query(self._warnings):
             rows = catalogs.query(query, parameters.values, facts, parameters.types)
         self._cancellation.check()
-        return replace(rows, notices=self._telling)
+        rows = replace(rows, notices=self._telling)
+        return replace(rows, rows=self._cancellation.drawn(rows.rows))
 
     def _warned(self) -> Sequence[Notice]:
         """Return the warnings that the query's functions have raised since the last call."""

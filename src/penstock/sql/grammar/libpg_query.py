@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import c_char_p
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from itertools import chain, pairwise
+from typing import Any, Final, NamedTuple, TypeVar
 
 import postgast
 from postgast import native
 from postgast.pg_query_pb2 import Token as Token
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
-from penstock.sql.text.limits import limited_depth
-from penstock.sqlstate import CharacterNotInRepertoire, StatementTooComplex
+from penstock.interrupts import check_for_interrupts
+from penstock.sql.text.limits import limited_depth, too_deep
+from penstock.sqlstate import CharacterNotInRepertoire
 
 _MAX_CHAIN: Final = 2_000
 """The most tokens of an expression that may nest in one another in the tree.
@@ -29,12 +30,25 @@ _MAX_CHAIN: Final = 2_000
 The parser builds chains such as ``1 + 1 + ...`` of any length, and the code that prints them
 recurses, so a longer chain could overflow the thread's stack.
 """
-_OPENING: Final = frozenset({Token.ASCII_40, Token.ASCII_91})
-_CLOSING: Final = frozenset({Token.ASCII_41, Token.ASCII_93})
-_SIDE_BY_SIDE: Final = frozenset({Token.ASCII_44, Token.ASCII_59, Token.AND, Token.OR})
+_OPENING: Final = frozenset({Token.ASCII_40, Token.ASCII_91, Token.CASE})
+_CLOSING: Final = frozenset({Token.ASCII_41, Token.ASCII_93, Token.END_P})
+_SIDE_BY_SIDE: Final = frozenset(
+    {
+        Token.ASCII_44,
+        Token.ASCII_59,
+        Token.AND,
+        Token.OR,
+        Token.WHEN,
+        Token.THEN,
+        Token.ELSE,
+    }
+)
 """Tokens whose operands are siblings in one list and do not deepen the tree, such as AND."""
 _LEFT_DEEP: Final = frozenset({Token.JOIN, Token.UNION, Token.INTERSECT, Token.EXCEPT})
 _COMMENTS: Final = frozenset({Token.SQL_COMMENT, Token.C_COMMENT})
+_SQL_COMMENT: Final = Token.SQL_COMMENT
+_PARAM: Final = Token.PARAM
+"""Constants, since looking a token up by its name takes microseconds."""
 _MEMORY: Final = "memory exhausted"
 _JUNK: Final = re.compile(r"\$[0-9]+[A-Za-z_\x80-\U0010ffff][\w$]*")
 _STRING: Final = re.compile(r"[eEnN]?'|[uU]&'|\$[^$]*\$")
@@ -76,6 +90,10 @@ _MORE: Final[tuple[tuple[str, str, str | None, str | None], ...]] = (
 )
 """Beginnings of messages of gram.y and scan.l, with their SQLSTATE, detail and hint."""
 
+_TOKENS: Final = 20_000
+"""The tokens after which a cancel request is looked for."""
+_Token = TypeVar("_Token")
+
 _library: Final = native.lib
 _library.pg_query_parse.argtypes = [c_char_p]
 _library.pg_query_parse.restype = native.PgQueryParseResult
@@ -114,11 +132,14 @@ def scan(text: str) -> Scanned:
     """
     data = _encoded(text)
     try:
-        found = [(each.token, each.start, each.end) for each in postgast.scan(text).tokens]
+        scanned = postgast.scan(text).tokens
     except (postgast.PgQueryError, UnicodeDecodeError):  # the message may be cut within a character
         return Scanned(text, ())
-    tokens = [ScanToken(*token) for token in found if token[0] not in _COMMENTS]
-    comments = [token for token in found if token[0] == Token.SQL_COMMENT]
+    found: list[ScanToken] = []
+    for some in _some(scanned):
+        found += [ScanToken(each.token, each.start, each.end) for each in some]
+    tokens = [token for token in found if token.kind not in _COMMENTS]
+    comments = [token for token in found if token.kind == _SQL_COMMENT]
     if not comments:
         return Scanned(text, tokens)
     blanked = bytearray(data)
@@ -127,16 +148,26 @@ def scan(text: str) -> Scanned:
     return Scanned(blanked.decode(), tokens)
 
 
+def _some(tokens: Sequence[_Token]) -> Iterator[Sequence[_Token]]:
+    """Yield the tokens, some at a time. Raises PenstockError (57014)."""
+    for at in range(0, len(tokens), _TOKENS):
+        check_for_interrupts()
+        yield tokens[at : at + _TOKENS]
+
+
 def parse_scanned(scanned: Scanned) -> list[dict[str, Any]]:
     """Return the statements, each a RawStmt with ``stmt_location`` and ``stmt_len`` in bytes."""
     _check_depth(scanned.tokens)
+    check_for_interrupts()
     _check_parameters(scanned)
+    check_for_interrupts()
     result = _library.pg_query_parse(scanned.text.encode())
     try:
         if result.error:
             error = result.error.contents
             message = error.message.decode(errors="replace")
             raise _error(_masked(message, scanned.text), error.funcname == _UNICODE)
+        check_for_interrupts()
         with limited_depth():
             tree: dict[str, Any] = json.loads(result.parse_tree)
     finally:
@@ -148,7 +179,7 @@ def parse_scanned(scanned: Scanned) -> list[dict[str, Any]]:
 def _check_parameters(scanned: Scanned) -> None:
     """Refuse ``$1a``, which libpg_query's scanner would read as a parameter and a name."""
     for number, (token, after) in enumerate(pairwise(scanned.tokens)):
-        if token.kind != Token.PARAM or token.end != after.start:
+        if token.kind != _PARAM or token.end != after.start:
             continue
         data = scanned.text.encode()
         junk = _JUNK.match(data[token.start :].decode())
@@ -177,7 +208,7 @@ def _error(message: str, in_unicode: bool) -> PenstockError:
     ``in_unicode``: the error is about a U&'...' string.
     """
     if message.startswith(_MEMORY):
-        return _too_deep()
+        return too_deep()
     if in_unicode and message == "invalid Unicode escape":
         return SqlSyntaxError(message, hint=r"Unicode escapes must be \XXXX or \+XXXXXX.")
     for begin, sqlstate, detail, hint in _MORE:
@@ -201,14 +232,10 @@ def _near(source: str) -> str:
     return "'***'" if re.search(r"pass(word|file)|://", source, re.IGNORECASE) else source
 
 
-def _too_deep() -> PenstockError:
-    return StatementTooComplex("stack depth limit exceeded", hint="Write it with fewer levels.")
-
-
 def _check_depth(tokens: Sequence[ScanToken]) -> None:
     """Bound the tree's depth by the number of tokens between separators, bracket by bracket."""
     above, here, left_deep = [0], 0, 0
-    for token, _, _ in tokens:
+    for token, _, _ in chain.from_iterable(_some(tokens)):
         left_deep += token in _LEFT_DEEP
         if token in _SIDE_BY_SIDE:
             here = above[-1]
@@ -219,4 +246,4 @@ def _check_depth(tokens: Sequence[ScanToken]) -> None:
             if token in _OPENING:
                 above.append(here)
         if here + left_deep > _MAX_CHAIN:
-            raise _too_deep()
+            raise too_deep()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
+from penstock.interrupts import check_for_interrupts
 from penstock.sql.grammar.libpg_query import parse_tree
 from penstock.sql.grammar.names import Readers
 from penstock.sql.grammar.parsenodes import (
@@ -225,6 +226,10 @@ _CATALOG: Final = "pg_catalog"
 
 def read_expression(node: Json) -> Expression:
     """Read a node. Raises FeatureNotSupported, SqlSyntaxError."""
+    check_for_interrupts()
+    constant = node.get("A_Const")
+    if constant is not None:  # a statement may have a million of them
+        return _const(constant)
     raw = RawNode.of(node)
     reader = _READERS.get(raw.kind)
     if reader is None:
@@ -308,24 +313,17 @@ def _typmods(raw: RawNode) -> tuple[int, ...]:
 # One reader for each kind of node
 
 
-def _const(raw: RawNode) -> Expression:
-    if raw.take("isnull"):
+def _const(fields: Json) -> Expression:
+    if "sval" in fields:
+        return AConst(ConstKind.STRING, fields["sval"].get("sval", ""))
+    if "ival" in fields:
+        return AConst(ConstKind.INTEGER, str(fields["ival"].get("ival", 0)))
+    if "fval" in fields:
+        return _number(fields["fval"]["fval"])
+    if "boolval" in fields:
+        return AConst(ConstKind.BOOLEAN, "true" if fields["boolval"] else "false")
+    if "isnull" in fields:
         return AConst(ConstKind.NULL)
-    for field, inner, kind in (
-        ("ival", "ival", ConstKind.INTEGER),
-        ("fval", "fval", ConstKind.FLOAT),
-        ("sval", "sval", ConstKind.STRING),
-        ("boolval", "boolval", ConstKind.BOOLEAN),
-    ):
-        value = raw.take(field)
-        if value is None:
-            continue
-        if kind is ConstKind.INTEGER:
-            return AConst(kind, str(value.get(inner, 0)))
-        if kind is ConstKind.BOOLEAN:
-            return AConst(kind, "true" if value.get(inner) else "false")
-        text = str(value.get(inner, ""))
-        return AConst(kind, text) if kind is ConstKind.STRING else _number(text)
     raise FeatureNotSupported("bit strings are not supported in expressions")
 
 
@@ -461,7 +459,6 @@ def _number(text: str) -> AConst:
 
 _READERS: Final[dict[str, Callable[[RawNode], Expression]]] = {
     "A_ArrayExpr": lambda n: AArray(_all(n.nodes("elements"))),
-    "A_Const": _const,
     "A_Expr": _operator,
     "A_Indirection": _indirection,
     "BoolExpr": lambda n: ABool(_BOOLS[n.take("boolop")], _all(n.nodes("args"))),

@@ -72,7 +72,7 @@ class Source:
     @property
     def notices(self) -> tuple[str, ...]:
         """The messages of NOTICEs (42622) about truncated names."""
-        long = (t for t in self.tokens if t.kind == Token.IDENT and t.end - t.start >= _NAME_DATA)
+        long = (t for t in self.tokens if t.end - t.start >= _NAME_DATA and t.kind == Token.IDENT)
         found = (truncate(_name(self._data[token.start : token.end].decode())) for token in long)
         return tuple(notice for _, notice in found if notice)
 

@@ -39,10 +39,21 @@ def always_there(node: FromNode) -> Iterator[TableScan]:
 def conjuncts(node: Node | None) -> Iterator[Node]:
     """Yield the operands of AND, at any depth."""
     if isinstance(node, BoolExpr) and node.operator is BoolOp.AND:
-        for argument in node.arguments:
-            yield from conjuncts(argument)
+        yield from operands(node)
     elif node is not None:
         yield node
+
+
+def operands(node: BoolExpr) -> Iterator[Node]:
+    """Yield the operands of AND or OR, at any depth (pull_ands, pull_ors), or the one of NOT."""
+    waiting = list(reversed(node.arguments))
+    while waiting:
+        each = waiting.pop()
+        same = isinstance(each, BoolExpr) and each.operator is node.operator is not BoolOp.NOT
+        if isinstance(each, BoolExpr) and same:
+            waiting += reversed(each.arguments)
+        else:
+            yield each
 
 
 def relations(node: Node) -> set[str] | None:

@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.sql.text.limits import too_deep
 from penstock.sql.to_duckdb.fmgr import retold
 from penstock.sqlstate import (
     InvalidTextRepresentation,
@@ -46,6 +47,7 @@ _BY_SMALLEST: Final = {
     str(-(1 << 31)): "integer",
     str(-(1 << 63)): "bigint",
 }
+_TOO_DEEP: Final = "expression depth limit"
 _NUMERIC: Final = re.compile(r"(?:Could not cast value|Casting value) .* to (?:type )?DECIMAL")
 
 
@@ -70,5 +72,7 @@ def postgres_error(text: str) -> PenstockError:
         return NumericValueOutOfRange(f"{_BY_SMALLEST[smallest[1]]} out of range")
     if _NUMERIC.search(text):
         return NumericValueOutOfRange("numeric field overflow")
+    if _TOO_DEEP in text:
+        return too_deep()
     first = (text.strip().splitlines() or ["no message"])[0]
     return PenstockError(f"the query failed: {first}")

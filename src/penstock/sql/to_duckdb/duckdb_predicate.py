@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
-from itertools import product
+from itertools import groupby, product
 from operator import eq, ge, gt, le, lt, ne
 from typing import Final
 
+from penstock.interrupts import check_for_interrupts
 from penstock.pgtypes.pg_type import (
     BOOL,
     BPCHAR,
@@ -31,6 +32,7 @@ from penstock.sql.builtin import functions
 from penstock.sql.grammar.parsenodes import BoolOp
 from penstock.sql.text.array_literals import split_array
 from penstock.sql.text.quoting import type_name
+from penstock.sql.to_duckdb.conditions import operands
 from penstock.sql.to_duckdb.duckdb_patterns import like_escape
 from penstock.sql.to_duckdb.duckdb_values import (
     EACH,
@@ -84,8 +86,16 @@ from penstock.sql.typed.primnodes import (
 )
 from penstock.sqlstate import StatementTooComplex
 
-MAX_LENGTH: Final = 1_000_000
-"""The most characters of a predicate, which can grow fast: nested arithmetic repeats operands."""
+_MAX_LENGTH: Final = 1_000_000
+"""The most characters of an expression, which can grow fast: nested arithmetic repeats operands.
+Each node adds to it, so that only growth is refused and not the length of the statement."""
+_NODE_LENGTH: Final = 200
+_TEXT_COPIES: Final = 4
+_LONGEST: Final = 64 << 20
+"""The most characters in any case, as many as the largest message has bytes."""
+_GROUP: Final = 100
+"""The most operands of AND or OR that DuckDB's optimizer sees at once. It moves conditions about in
+quadratic time and memory: 5,000 took 80 seconds, 20,000 all the memory of the machine."""
 _LABELS: Final = frozenset({TEXT, VARCHAR, BPCHAR})
 _TESTS: Final = {"UNKNOWN": "NULL", "NOT UNKNOWN": "NOT NULL"}
 _BOOLEANS: Final = ("FALSE", "TRUE")
@@ -121,14 +131,28 @@ def predicate(node: Node) -> Value:
 def conjunction(values: Sequence[Value], operator: BoolOp = BoolOp.AND) -> Value:
     """Join operands by AND or OR. They are evaluated from left to right until one of them decides
     the result."""
-    result = values[-1]
-    for value in reversed(values[:-1]):
-        joined = f"({value.sql} {operator.value} {result.sql})"
-        if value.fails or result.fails:
-            decided = "FALSE" if operator is BoolOp.AND else "TRUE"
-            joined = f"CASE WHEN ({value.sql}) IS NOT {decided} THEN {joined} ELSE {decided} END"
-        result = Value(joined, BOOL, None, value.fails or result.fails)
-    return _limited(result)
+    if not any(value.fails for value in values):
+        return Value(_joined([value.sql for value in values], operator), BOOL)
+    runs = [
+        [value.sql for value in run] if fails else [_joined([value.sql for value in run], operator)]
+        for fails, run in groupby(values, lambda value: value.fails)
+    ]
+    *first, last = (sql for run in runs for sql in run)
+    decided = "FALSE" if operator is BoolOp.AND else "TRUE"
+    whens = " ".join(f"WHEN ({sql}) IS {decided} THEN {decided}" for sql in first)
+    joined = _joined([*first, last], operator)
+    return Value(f"CASE {whens} ELSE {joined} END" if whens else joined, BOOL, None, True)
+
+
+def _joined(operands: list[str], operator: BoolOp) -> str:
+    """Join operands that DuckDB may evaluate in any order."""
+    while len(operands) > _GROUP:
+        groups = (operands[at : at + _GROUP] for at in range(0, len(operands), _GROUP))
+        # The optimizer does not look into casts, which keep the value, NULL included.
+        operands = [
+            f"CAST(CAST({_joined(group, operator)} AS TINYINT) AS BOOLEAN)" for group in groups
+        ]
+    return operands[0] if len(operands) == 1 else f"({f' {operator.value} '.join(operands)})"
 
 
 def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -> Value:
@@ -150,12 +174,6 @@ def strict(values: Sequence[Value], result: Value, nodes: Sequence[Node] = ()) -
     return Value(sql, result.type, result.shape, True)
 
 
-def _limited(value: Value) -> Value:
-    if len(value.sql) > MAX_LENGTH:
-        raise StatementTooComplex("expression is too complex")
-    return value
-
-
 class ExpressionCompiler:
     """Compiles nodes to values, and keeps the argument of the CASE that contains the node."""
 
@@ -164,10 +182,17 @@ class ExpressionCompiler:
 
     def __init__(self) -> None:
         self._case: list[tuple[Node, Value]] = []
+        self._allowed = _MAX_LENGTH
 
     def value(self, node: Node) -> Value:
         """Return the SQL of an expression. Raises as ``predicate``."""
-        value = _limited(self._value(folded(node)))
+        check_for_interrupts()
+        value = self._value(folded(node))
+        self._allowed += _NODE_LENGTH
+        if isinstance(node, Const):
+            self._allowed += _TEXT_COPIES * len(value.sql)
+        if len(value.sql) > min(self._allowed, _LONGEST):
+            raise StatementTooComplex("expression is too complex")
         if value.fails and not contains_var(node) and not self._case:
             self._constants_may_fail()
         return value
@@ -190,6 +215,7 @@ class ExpressionCompiler:
 
     @_value.register
     def _bool(self, node: BoolExpr) -> Value:
+        node = replace(node, arguments=tuple(operands(node)))
         values = [self.value(argument) for argument in node.arguments]
         if node.operator is BoolOp.NOT:
             return Value(f"(NOT {values[0].sql})", BOOL, None, values[0].fails)
@@ -324,8 +350,7 @@ class ExpressionCompiler:
         if in_list and not fails and {left.type, *(value.type for value in values)} <= PLAIN:
             compare("=", left, values[0])
             word = "IN" if node.any else "NOT IN"
-            sql = f"({left.sql} {word} ({', '.join(value.sql for value in values)}))"
-            return Value(sql, BOOL)
+            return Value(f"({left.sql} {word} ({', '.join(map(_item, elements, values))}))", BOOL)
         compared = [
             strict(
                 [left, value], self._operator_of(node, [left, value], [left_node, stripped(item)])
@@ -505,6 +530,14 @@ def _elements(node: Node) -> Sequence[Node] | None:
     if isinstance(node, Const) and node.text is not None:
         return [Const(element(node.type), item) for item in split_array(node.text)]
     return None
+
+
+def _item(node: Node, value: Value) -> str:
+    """Return SQL of an item of IN. DuckDB finds the common type of plain literals by itself, and
+    reads them several times as fast as casts."""
+    if isinstance(node, Const) and node.text is not None and node.type in INTEGERS:
+        return node.text
+    return value.sql
 
 
 def simplified(node: Node) -> Node:

@@ -9,7 +9,9 @@ string that sorts like the number, and a label into its rank in the enum.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Final
 
 from penstock.errors import FeatureNotSupported
@@ -147,6 +149,44 @@ def constant(text: str | None, oid: int) -> Value:
     if text is None:
         return Value(f"CAST(NULL AS {duckdb_type(oid, None)})", oid)
     return Value(f"CAST({_literal(text, oid)} AS {duckdb_type(oid, None)})", oid)
+
+
+MANY: Final = 100
+"""So many constants are written as one literal."""
+
+
+def listed(texts: Sequence[str | None], oid: int) -> str:
+    """Return SQL of rows with the texts of constants, in order, for ``constants_of``."""
+    known = [text if text is None else _held(text, oid) for text in texts]
+    used = set().union(*(text for text in known if text is not None))
+    if "\0" in used:
+        raise refused("a zero byte")
+    # One unused character separates the texts, and another one stands for NULL.
+    between, null = islice((each for each in map(chr, count(1)) if each not in used), 2)
+    joined = between.join(null if text is None else text for text in known)
+    rows = f"unnest(string_split({simple_quote_literal(joined)}, {simple_quote_literal(between)}))"
+    return f"nullif({rows}, {simple_quote_literal(null)})" if None in known else rows
+
+
+def constants_of(sql: str, oid: int, texts: Sequence[str | None]) -> Value:
+    """Return the constants whose texts are in a column that ``listed`` made."""
+    if oid == NUMERIC:
+        values = [_numeric_constant(text) for text in texts if text is not None]
+        shape = aligned(values)[1] if values else None
+        if shape is None:
+            return Value(sql, oid)
+        return Value(f"CAST({sql} AS {duckdb_type(oid, shape)})", oid, shape)
+    if oid == BYTEA:
+        return Value(f"from_hex({sql})", oid)
+    mark = INFINITE if any("infinity" in (text or "") for text in texts) else ""
+    return Value(f"CAST({sql} AS {duckdb_type(oid, None)}){mark}", oid)
+
+
+def _held(text: str, oid: int) -> str:
+    """Return the text that ``constants_of`` reads."""
+    if oid == BYTEA:
+        return text[2:]
+    return duckdb_date(text, oid) if oid in (DATE, TIMESTAMP, TIMESTAMPTZ) else text
 
 
 def _array_constant(text: str | None, oid: int) -> Value:

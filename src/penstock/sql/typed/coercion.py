@@ -237,6 +237,8 @@ def to_boolean(node: Node, construct: str) -> Node:
 
 def to_target(node: Node, target: int, typmod: int, context: str, form: Form) -> Node | None:
     """Coerce to a type and modifier (coerce_to_target_type); None if there is no cast."""
+    if node.type == target and typmod == typmod_of(node):
+        return node
     if not can_coerce([node.type], [target], context):
         return None
     inner = node.argument if isinstance(node, CollateExpr) else node

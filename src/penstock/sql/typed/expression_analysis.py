@@ -168,14 +168,7 @@ class ExpressionAnalysis:
 
     @transform.register
     def _const(self, raw: AConst) -> Node:
-        match raw.kind:
-            case ConstKind.BOOLEAN:
-                return Const(BOOL, raw.value[0])
-            case ConstKind.STRING:
-                return Const(UNKNOWN, raw.value)
-            case ConstKind.NULL:
-                return Const(UNKNOWN, None)
-        return number(raw.value)
+        return constant(raw)
 
     @transform.register
     def _operator(self, raw: AExpr) -> Node:
@@ -339,6 +332,18 @@ class ExpressionAnalysis:
                 " subscripting",
             )
         return OtherNode(node.type if raw.slice else element(node.type), "subscript")
+
+
+def constant(raw: AConst) -> Const:
+    """Return the constant of a literal (make_const)."""
+    match raw.kind:
+        case ConstKind.BOOLEAN:
+            return Const(BOOL, raw.value[0])
+        case ConstKind.STRING:
+            return Const(UNKNOWN, raw.value)
+        case ConstKind.NULL:
+            return Const(UNKNOWN, None)
+    return number(raw.value)
 
 
 def parameter_constant(raw: ParamValue) -> Node:

@@ -18,6 +18,7 @@ from penstock.sql.grammar.parsenodes import (
     ConstKind,
     Expression,
 )
+from penstock.sql.text.limits import too_deep
 from penstock.sql.typed.candidates import find_operator
 from penstock.sql.typed.coercion import (
     POLYMORPHIC,
@@ -44,7 +45,7 @@ from penstock.sql.typed.primnodes import (
     Var,
     children,
 )
-from penstock.sqlstate import DatatypeMismatch, StatementTooComplex
+from penstock.sqlstate import DatatypeMismatch
 
 _NULL: Final = AConst(ConstKind.NULL)
 _MAX_REPEATED: Final = 1000
@@ -210,6 +211,4 @@ def _check_repeatable(node: Node) -> None:
         waiting += children(waiting.pop())
         seen += 1
         if seen > _MAX_REPEATED:
-            raise StatementTooComplex(
-                "stack depth limit exceeded", hint="Write it with fewer levels."
-            )
+            raise too_deep()

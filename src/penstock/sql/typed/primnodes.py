@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from typing import Final
 
+from penstock.interrupts import check_for_interrupts
 from penstock.sql.grammar.parsenodes import BoolOp
 
 
@@ -245,8 +247,13 @@ class OtherNode(Node):
     mutable: bool = False
 
 
+_LEAVES: Final = (Var, Const)
+
+
 def children(node: Node) -> tuple[Node, ...]:
     """Return the child nodes, in the order of PostgreSQL's expression_tree_walker."""
+    if isinstance(node, _LEAVES):
+        return ()
     found: list[Node] = []
     for each in fields(node):
         value = getattr(node, each.name)
@@ -272,6 +279,9 @@ def substituted(node: Node, values: Mapping[str, Node]) -> Node:
 
 def mutated(node: Node, change: Callable[[Node], Node]) -> Node:
     """Return the node with ``change`` of each of its children (expression_tree_mutator)."""
+    check_for_interrupts()
+    if isinstance(node, _LEAVES):
+        return node
     changed: dict[str, object] = {}
     for each in fields(node):
         value = getattr(node, each.name)

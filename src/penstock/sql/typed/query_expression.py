@@ -15,8 +15,10 @@ from penstock.errors import (
     UndefinedObject,
     WrongObjectType,
 )
+from penstock.interrupts import check_for_interrupts
 from penstock.pgtypes.pg_type import BOOL, INT4, RECORD, UNKNOWN
 from penstock.sql.grammar.parsenodes import (
+    AConst,
     ARow,
     ASubLink,
     ColumnRef,
@@ -34,7 +36,7 @@ from penstock.sql.text.limits import MAX_PARAMETERS
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.aggregate_analysis import aggregate, window
 from penstock.sql.typed.coercion import array_of, element, to_boolean, to_target
-from penstock.sql.typed.expression_analysis import ExpressionAnalysis
+from penstock.sql.typed.expression_analysis import ExpressionAnalysis, constant
 from penstock.sql.typed.function_analysis import (
     AGGREGATE,
     WINDOW,
@@ -102,7 +104,10 @@ class QueryExpressions(ExpressionAnalysis):
 
     def transform(self, raw: Expression) -> Node:
         """Return the typed tree of a raw one. Raises PenstockError."""
+        check_for_interrupts()
         match raw:
+            case AConst():  # a statement may have a million of them
+                return constant(raw)
             case ColumnRef(fields):
                 return self._scope.resolve(fields)
             case FuncCall():
