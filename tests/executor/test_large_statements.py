@@ -13,6 +13,7 @@ import pytest
 
 from executor.lake_oracle import LakeOracle, Rows
 from fix_postgres import Database
+from penstock.errors import PenstockError
 from penstock.publication.row_filter import compile_row_filter
 from penstock.sql import RangeVar
 from penstock.sql.grammar.parsenodes import InsertStmt
@@ -184,6 +185,95 @@ def test_queries_of_values(tables: LakeOracle) -> None:
         f"SELECT * FROM (VALUES {'(NULL), ' * 200}(NULL)) AS v",
     ):
         assert tables.compare(query) == "equal", tables.tally
+
+
+_N = ", ".join(map(str, range(-3, 300)))
+_D = ", ".join(f"{n}.5" for n in range(200))
+_S = ", ".join(f"'b''{n}'" for n in range(150))
+_ROWS_OF = ", ".join(f"({n}, 'x''{n}')" for n in range(150))
+_LISTS = [
+    f"SELECT id FROM t WHERE a IN ({_N}) ORDER BY 1",
+    f"SELECT id FROM t WHERE a + 1 IN ({_N}) OR v IN ({_S}, 'a') ORDER BY 1",
+    f"SELECT id FROM t WHERE a IN ({_N}, {1 << 40}) OR a NOT IN ({_D}) ORDER BY 1",
+    f"SELECT id, a IN ({_N}, NULL), a NOT IN ({_N}, NULL) FROM t ORDER BY 1",
+    f"SELECT id, a + 1 IN ({_N}, NULL), a + 1 NOT IN ({_N}, NULL), a * 1 NOT IN ({_N}) FROM t"
+    " ORDER BY 1",
+    f"SELECT id, CASE WHEN a <> 0 THEN 7 / a IN ({_N}) END FROM t ORDER BY 1",
+    f"SELECT id FROM t WHERE 7 / a IN ({_N}) ORDER BY 1",
+    f"SELECT id FROM t WHERE id IN ({_N}) AND a = ANY (ARRAY[{_N}]) ORDER BY 1",
+    f"SELECT id FROM t WHERE a::numeric IN ({_D}) OR a::numeric(9, 1) IN ({_D}, 7.0) ORDER BY 1",
+    f"SELECT id FROM t WHERE a::float8 IN ({_N}) OR a::bigint IN ({_D}) ORDER BY 1",
+    f"SELECT id FROM t WHERE v IN ({_N})",
+    f"SELECT id FROM t WHERE a IN ({_S})",
+    f"SELECT id FROM t WHERE ok IN ({_N})",
+    f"SELECT id FROM t WHERE v::char(5) IN ({_S}, 'a  ') ORDER BY 1",
+    "SELECT id FROM t WHERE DATE '2024-01-01' + a IN ("
+    + ", ".join(f"'2024-1-{n % 31 + 1}'" for n in range(200))
+    + ") ORDER BY 1",
+    f"SELECT t.id, u.id FROM t LEFT JOIN t AS u ON t.id = u.id AND u.a IN ({_N}) ORDER BY 1",
+    f"SELECT t.id, u.id FROM t JOIN t AS u ON t.id = u.id AND u.a NOT IN ({_N}) ORDER BY 1",
+    f"SELECT a IN ({_N}), count(*) FILTER (WHERE id IN ({_N})) FROM t GROUP BY 1"
+    f" HAVING count(*) IN ({_N}) ORDER BY 1",
+    f"SELECT id FROM t WHERE a IN (VALUES {', '.join(f'({n})' for n in range(150))}) ORDER BY 1",
+    f"SELECT id, '{_N} IN ({_N})' FROM t WHERE v <> 'in (' ORDER BY 1",
+    f"SELECT id AS \"in ({_N[:40]})\", 'VALUES {_N}' FROM t WHERE a IN ({_N}) ORDER BY 1",
+    f"SELECT id FROM t WHERE v = E'b\\'c' AND 1 IN ({_N}) AND a IN ({_N})",
+    f"SELECT id FROM t WHERE v = $$ IN ('$$ OR a IN ({_N}) ORDER BY 1",
+    f"SELECT id FROM t WHERE a IN ({_N}) -- IN (",
+    f"SELECT id FROM t WHERE a IN ({_N}) /* IN ( */ ORDER BY 1",
+    f"SELECT id FROM t WHERE a IN ({_N}, 1 + 1) OR a IN ({_N}, 007, 1_0, 0x1F) ORDER BY 1",
+    f"SELECT id FROM t WHERE a IN ({_N}, 1e3, 5.) OR a IN (- 5, {_N}) ORDER BY 1",
+    f"SELECT id FROM t WHERE v IN ('b'\n'''c', {_S}) ORDER BY 1",
+    f"SELECT id FROM t WHERE a IN ({_N},) ORDER BY 1",
+    f"SELECT id FROM t WHERE IN ({_N}) ORDER BY 1",
+    f"SELECT position(v IN ({_N})) FROM t",
+    f"SELECT * FROM (VALUES {_ROWS_OF}) AS v ORDER BY 1",
+    f"VALUES {_ROWS_OF} ORDER BY 1 LIMIT 5",
+    f"VALUES {_ROWS_OF}, (1 + 1, NULL) ORDER BY 1, 2 LIMIT 5",
+    f"VALUES {_ROWS_OF}, (1, NULL), (NULL, 'b') ORDER BY 1, 2 LIMIT 5",
+    f"VALUES {_ROWS_OF}, (1.5, NULL), ({1 << 50}, '') ORDER BY 1, 2",
+    f"VALUES {_ROWS_OF}, (1, 2)",
+    f"VALUES {_ROWS_OF}, (1, 2, 3)",
+    f"VALUES {_ROWS_OF},",
+    f"SELECT v.a + 1, v.b || 'y' FROM (VALUES {_ROWS_OF}) AS v (a, b) WHERE v.a IN ({_N})"
+    " ORDER BY 1",
+    f"SELECT * FROM (VALUES {', '.join(f'({n % 2 == 0}, NULL, -{n}.50)' for n in range(150))}) v"
+    " ORDER BY 3",
+    f"SELECT sum(x) FROM (VALUES {', '.join(f'({n})' for n in range(150))}) AS v (x)"
+    f" WHERE EXISTS (SELECT 1 FROM t WHERE a = x AND a IN ({_N}))",
+]
+
+
+@pytest.mark.parametrize("number", range(len(_LISTS)))
+def test_lists_are_what_the_parser_reads(tables: LakeOracle, number: int) -> None:
+    query = _LISTS[number]
+    assert tables.compare(query) in ("equal", "both failed", "refused"), tables.tally
+    ours, parsed = tables.ours(query), tables.ours(f"{query} /* so the parser reads it */")
+    assert (ours.rows, ours.sqlstate) == (parsed.rows, parsed.sqlstate)
+    if "position" not in query:
+        assert ours.message == parsed.message
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (f"{_ROWS_OF}, ('7', 'b')", "equal"),
+        (f"{_ROWS_OF}, ('x', 'b')", "22P02"),
+        (f"{_ROWS_OF}, ({1 << 40}, 'b')", "22003"),
+        (f"{_ROWS_OF}, (true, 'b')", "42804"),
+        (f"{_ROWS_OF}, (DEFAULT, 'b')", "equal"),
+    ],
+)
+def test_inserted_lists(tables: LakeOracle, rows: str, says: str) -> None:
+    tables.create("i", {"a": "int", "b": "varchar(9)"}, [])
+    statement = f"INSERT INTO i VALUES {rows}"
+    if says == "equal":
+        ours = _inserted(tables, statement)
+        assert sorted(ours, key=repr) == sorted(tables.inserted_by_server(statement, "i"), key=repr)
+        return
+    with pytest.raises(PenstockError) as error:
+        _inserted(tables, statement)
+    assert error.value.sqlstate == says
 
 
 def _inserted(tables: LakeOracle, statement: str) -> Rows:

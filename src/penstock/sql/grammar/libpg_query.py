@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_char_p
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -21,6 +21,8 @@ from postgast.pg_query_pb2 import Token as Token
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.interrupts import check_for_interrupts
+from penstock.sql.grammar import literal_lists
+from penstock.sql.grammar.parsenodes import ALiterals
 from penstock.sql.text.limits import limited_depth, too_deep
 from penstock.sqlstate import CharacterNotInRepertoire
 
@@ -109,10 +111,14 @@ class ScanToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A text and its ``tokens``. Comments are blanks in ``text``, so byte offsets stay the same."""
+    """A text and its ``tokens``. Comments are blanks in ``text``, so byte offsets stay the same.
+
+    ``lists``: what its parameters from ``literal_lists.FIRST`` on stand for.
+    """
 
     text: str
     tokens: Sequence[ScanToken]
+    lists: Sequence[Sequence[ALiterals]] = ()
 
 
 def parse_tree(text: str) -> list[dict[str, Any]]:
@@ -130,22 +136,23 @@ def scan(text: str) -> Scanned:
     perhaps for an earlier error. Comments become blanks, because libpg_query does not see that a
     string continues on the next line if a comment stands between its parts.
     """
-    data = _encoded(text)
+    _encoded(text)
+    text, lists = literal_lists.without_lists(text)
     try:
         scanned = postgast.scan(text).tokens
     except (postgast.PgQueryError, UnicodeDecodeError):  # the message may be cut within a character
-        return Scanned(text, ())
+        return Scanned(text, (), lists)
     found: list[ScanToken] = []
     for some in _some(scanned):
         found += [ScanToken(each.token, each.start, each.end) for each in some]
     tokens = [token for token in found if token.kind not in _COMMENTS]
     comments = [token for token in found if token.kind == _SQL_COMMENT]
     if not comments:
-        return Scanned(text, tokens)
-    blanked = bytearray(data)
+        return Scanned(text, tokens, lists)
+    blanked = bytearray(text.encode())
     for _, start, end in comments:
         blanked[start:end] = b" " * (end - start)
-    return Scanned(blanked.decode(), tokens)
+    return Scanned(blanked.decode(), tokens, lists)
 
 
 def _some(tokens: Sequence[_Token]) -> Iterator[Sequence[_Token]]:
@@ -169,11 +176,24 @@ def parse_scanned(scanned: Scanned) -> list[dict[str, Any]]:
             raise _error(_masked(message, scanned.text), error.funcname == _UNICODE)
         check_for_interrupts()
         with limited_depth():
-            tree: dict[str, Any] = json.loads(result.parse_tree)
+            hook = _listed(scanned.lists) if scanned.lists else None
+            tree: dict[str, Any] = json.loads(result.parse_tree, object_hook=hook)
     finally:
         _library.pg_query_free_parse_result(result)
     found: list[dict[str, Any]] = tree.get("stmts", [])
     return found
+
+
+def _listed(lists: Sequence[Sequence[ALiterals]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that puts literals in the place of the parameters that stand for them."""
+
+    def hook(node: dict[str, Any]) -> dict[str, Any]:
+        number = node["ParamRef"].get("number", 0) if "ParamRef" in node else 0
+        if number < literal_lists.FIRST:
+            return node
+        return {"Literals": {"columns": lists[number - literal_lists.FIRST]}}
+
+    return hook
 
 
 def _check_parameters(scanned: Scanned) -> None:

@@ -119,6 +119,15 @@ class AConst(Expression):
     value: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ALiterals(Expression):
+    """Many literals of one kind, or NULL: all items of an IN, or a whole column of a VALUES, whose
+    only row has it."""
+
+    kind: ConstKind
+    values: tuple[str | None, ...]
+
+
 class AExprKind(Enum):
     """A_Expr_Kind."""
 
@@ -498,6 +507,8 @@ def nodes_of(tree: Any) -> Iterator[Any]:
     if isinstance(tree, tuple):
         for item in tree:
             yield from nodes_of(item)
+    elif isinstance(tree, ALiterals):
+        yield tree
     elif is_dataclass(tree):
         yield tree
         for field in fields(tree):
@@ -510,7 +521,7 @@ def mutated(tree: Any, change: Callable[[Expression], Expression | None]) -> Any
     if isinstance(tree, tuple):
         items = tuple(mutated(item, change) for item in tree)
         return tree if all(map(operator.is_, items, tree)) else items
-    if isinstance(tree, type) or not is_dataclass(tree):
+    if isinstance(tree, type | ALiterals) or not is_dataclass(tree):
         return tree
     if isinstance(tree, Expression) and (found := change(tree)) is not None:
         return found

@@ -95,7 +95,7 @@ def rewrite(scanned: Scanned) -> tuple[Scanned, Extensions]:
             (enable,) = parse_tree(f"ALTER SUBSCRIPTION {name} ENABLE")
             found.refreshed[tokens[at].start] = enable["AlterSubscriptionStmt"]["subname"]
             _replace(data, tokens[at].start, tokens[at + 4].end, b"DROP TABLE")
-    return Scanned(data.decode(), tokens), found
+    return replace(scanned, text=data.decode()), found
 
 
 def _closing(kinds: Sequence[int], start: int) -> int | None:
@@ -204,7 +204,7 @@ def _parsed(text: str) -> Iterator[tuple[Json, Source]]:
     """Yield the node and the text of each statement."""
     plain, found = rewrite(scan(text))
     tokens = plain.tokens
-    data = text.encode()
+    data = (plain.text if plain.lists else text).encode()
     starts = [token.start for token in tokens]
     for statement in parse_scanned(plain):
         first = statement.get("stmt_location", 0)

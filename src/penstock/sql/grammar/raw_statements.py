@@ -217,6 +217,7 @@ _REFUSED: Final = {
     "JsonIsPredicate": "IS JSON",
     "JsonObjectConstructor": "JSON_OBJECT",
     "JsonParseExpr": "JSON()",
+    "Literals": "a row",
     "MergeSupportFunc": "MERGE_ACTION",
     "XmlExpr": "an expression of SQL/XML",
 }
@@ -243,6 +244,9 @@ def read_expression(node: Json) -> Expression:
 def _all(nodes: object) -> tuple[Expression, ...]:
     """Read each node of a list."""
     assert isinstance(nodes, list | tuple)
+    if len(nodes) == 1 and (literals := nodes[0].get("Literals")):
+        columns: tuple[Expression, ...] = literals["columns"]
+        return columns
     return tuple(read_expression(node) for node in nodes)
 
 

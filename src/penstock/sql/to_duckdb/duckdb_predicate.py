@@ -37,12 +37,16 @@ from penstock.sql.to_duckdb.duckdb_patterns import like_escape
 from penstock.sql.to_duckdb.duckdb_values import (
     EACH,
     LISTED,
+    MANY,
     Value,
     aligned,
     array,
     column,
+    comparable,
     constant,
+    constants_of,
     duckdb_type,
+    listed,
     refused,
 )
 from penstock.sql.to_duckdb.pg_proc import (
@@ -68,6 +72,7 @@ from penstock.sql.typed.primnodes import (
     CoalesceExpr,
     CollateExpr,
     Const,
+    Constants,
     DistinctExpr,
     Form,
     FuncExpr,
@@ -183,6 +188,7 @@ class ExpressionCompiler:
     def __init__(self) -> None:
         self._case: list[tuple[Node, Value]] = []
         self._allowed = _MAX_LENGTH
+        self._lists: list[str] = []
 
     def value(self, node: Node) -> Value:
         """Return the SQL of an expression. Raises as ``predicate``."""
@@ -191,6 +197,8 @@ class ExpressionCompiler:
         self._allowed += _NODE_LENGTH
         if isinstance(node, Const):
             self._allowed += _TEXT_COPIES * len(value.sql)
+        if isinstance(node, Constants):
+            self._allowed += _TEXT_COPIES * len(self._lists[-1])
         if len(value.sql) > min(self._allowed, _LONGEST):
             raise StatementTooComplex("expression is too complex")
         if value.fails and not contains_var(node) and not self._case:
@@ -212,6 +220,22 @@ class ExpressionCompiler:
     @_value.register
     def _const(self, node: Const) -> Value:
         return constant(node.text, node.type)
+
+    @_value.register
+    def _constants(self, node: Constants) -> Value:
+        self._lists.append(listed(node.texts, node.type))
+        return constants_of(f"k{len(self._lists)}", node.type, node.texts)
+
+    def many(self, nodes: Sequence[Node]) -> tuple[Sequence[Value], str]:
+        """Compile expressions of ``Constants``; return their values and, after FROM, the rows that
+        they are of. "" if there are no ``Constants``."""
+        around, self._lists = self._lists, []
+        try:
+            values = [self.value(node) for node in nodes]
+            columns = ", ".join(f"{sql} AS k{n}" for n, sql in enumerate(self._lists, 1))
+            return values, columns and f"(SELECT {columns}) AS constants"
+        finally:
+            self._lists = around
 
     @_value.register
     def _bool(self, node: BoolExpr) -> Value:
@@ -344,13 +368,17 @@ class ExpressionCompiler:
         if not elements:
             sql = f"({'FALSE' if node.any else 'TRUE'})"
             return Value(sql, BOOL, None, left.fails)
-        values = [self.value(item) for item in elements]
+        if len(elements) >= MANY and (item := alike(elements)) is not None:
+            elements = [item]
+        values, rows = self.many(elements)
         in_list = (node.name, node.any) in (("=", True), ("<>", False))
         fails = left.fails or any(value.fails for value in values)
+        word = "IN" if node.any else "NOT IN"
+        if in_list and rows:
+            return _in_rows(word, left, values[0], rows)
         if in_list and not fails and {left.type, *(value.type for value in values)} <= PLAIN:
             compare("=", left, values[0])
-            word = "IN" if node.any else "NOT IN"
-            return Value(f"({left.sql} {word} ({', '.join(map(_item, elements, values))}))", BOOL)
+            return Value(f"({left.sql} {word} ({', '.join(value.sql for value in values)}))", BOOL)
         compared = [
             strict(
                 [left, value], self._operator_of(node, [left, value], [left_node, stripped(item)])
@@ -532,12 +560,51 @@ def _elements(node: Node) -> Sequence[Node] | None:
     return None
 
 
-def _item(node: Node, value: Value) -> str:
-    """Return SQL of an item of IN. DuckDB finds the common type of plain literals by itself, and
-    reads them several times as fast as casts."""
-    if isinstance(node, Const) and node.text is not None and node.type in INTEGERS:
-        return node.text
-    return value.sql
+def _in_rows(word: str, left: Value, item: Value, rows: str) -> Value:
+    """Compile IN or NOT IN of many constants, which DuckDB hashes. But it does so early: an operand
+    that may fail is searched in a list, in its place."""
+    compare("=", left, item)
+    first, second = comparable(left, item)
+    if not left.fails and not item.fails:
+        return Value(f"({first} {word} (SELECT {second} FROM {rows}))", BOOL)
+    items = f"(SELECT list({second}) FROM {rows})"
+    sql = (
+        f"CASE WHEN ({first}) IS NULL THEN NULL WHEN list_contains({items}, {first}) THEN TRUE"
+        f" WHEN len({items}) = len(list_filter({items}, lambda x: x IS NOT NULL)) THEN FALSE END"
+    )
+    return Value(sql if word == "IN" else f"(NOT {sql})", BOOL, None, True)
+
+
+def alike(cells: Sequence[Node]) -> Node | None:
+    """Return the one expression that all cells are of constants, with ``Constants`` in their place;
+    None if there is no such expression."""
+    found: tuple[int, tuple[Node, ...]] | None = None
+    texts: list[str | None] = []
+    for cell in cells:
+        casts: tuple[Node, ...] = ()
+        inner = folded(cell)
+        while isinstance(inner, FuncExpr) and is_cast(inner):
+            argument = inner.arguments[0]
+            if inner.type == NUMERIC and inner.typmod < 0 and argument.type in INTEGERS:
+                inner = Const(NUMERIC, argument.text) if isinstance(argument, Const) else argument
+                continue
+            casts = (*casts, replace(inner, arguments=()))
+            inner = argument
+        if not isinstance(inner, Const) or element(inner.type):
+            return None
+        texts.append(inner.text)
+        if inner.text is not None:
+            found = found or (inner.type, casts)
+            if found != (inner.type, casts):
+                return None
+    if found is None:
+        return Constants(cells[0].type, tuple(texts))
+    type_, around = found
+    expression: Node = Constants(type_, tuple(texts))
+    for cast in reversed(around):
+        assert isinstance(cast, FuncExpr)
+        expression = replace(cast, arguments=(expression,))
+    return expression
 
 
 def simplified(node: Node) -> Node:

@@ -20,7 +20,6 @@ from penstock.pgtypes.pg_type import (
     INT2,
     INT4,
     INT8,
-    INTEGERS,
     INTERVAL,
     NUMERIC,
     TEXT,
@@ -35,8 +34,8 @@ from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.conditions import always_there, conjuncts, equal_to, relations
 from penstock.sql.to_duckdb.duckdb_predicate import (
     ExpressionCompiler,
+    alike,
     conjunction,
-    folded,
     simplified,
 )
 from penstock.sql.to_duckdb.duckdb_values import (
@@ -48,12 +47,10 @@ from penstock.sql.to_duckdb.duckdb_values import (
     aligned_decimals,
     column,
     comparable,
-    constants_of,
     duckdb_type,
     exposed,
     group_key,
     may_be_infinite,
-    listed,
     refused,
 )
 from penstock.sql.to_duckdb.fmgr import raises
@@ -75,7 +72,6 @@ from penstock.sql.typed.primnodes import (
     Node,
     OpExpr,
     Var,
-    is_cast,
 )
 from penstock.sql.typed.query_expression import SUBLINK_COLUMN
 from penstock.sql.typed.query_nodes import (
@@ -186,7 +182,7 @@ class QueryCompiler(ExpressionCompiler):
 
     def _value(self, node: Node) -> Value:
         match node:
-            case _ if node in self._grouped:
+            case _ if self._grouped and node in self._grouped:
                 return self._grouped[node]
             case Var(name=name, relation=relation):
                 self._used.add((relation, name))
@@ -442,30 +438,21 @@ class QueryCompiler(ExpressionCompiler):
         series = f"generate_series({node.start}, {node.stop}, {node.step})"
         return f"(SELECT {number} AS c1 FROM {series} AS series(n)) AS {node.name}"
 
-    def _constant_rows(self, node: ValuesScan) -> str | None:
-        """Compile many rows of constants, column by column; None if there are other values.
-
-        One literal holds the texts of a column: DuckDB reads it far faster than expressions.
-        """
-        texts = f"{node.name}_texts"
-        given, values = [], []
-        for number, cells in _numbered(list(zip(*node.rows, strict=True))):
-            found = _alike(cells, Var(0, f"c{number}", relation=texts))
-            if found is None:
-                return None
-            expression, type_, constants = found
-            given.append(f"{listed(constants, type_)} AS c{number}")
-            held = constants_of(f"{texts}.c{number}", type_, constants)
-            self._columns[texts, f"c{number}"] = held
-            values.append(self.value(expression))
-        self._expose(node.name, values)
-        shown = ", ".join(f"{value.sql} AS c{number}" for number, value in _numbered(values))
-        return f"(SELECT {shown} FROM (SELECT {', '.join(given)}) AS {texts}) AS {node.name}"
-
     def _values(self, node: ValuesScan) -> str:
-        if len(node.rows) >= MANY and (known := self._constant_rows(node)) is not None:
-            return known
-        rows = [[self.value(value) for value in row] for row in node.rows]
+        """Compile VALUES. Many rows of constants become one column after the other: DuckDB reads a
+        literal of all texts far faster than an expression for each."""
+        given = node.rows
+        if len(given) >= MANY:
+            made = [alike(cells) for cells in zip(*given, strict=True)]
+            known = tuple(cells for cells in made if cells is not None)
+            given = (known,) if len(known) == len(made) else given
+        if len(given) == 1:
+            values, constants = self.many(given[0])
+            if constants:
+                self._expose(node.name, values)
+                shown = ", ".join(f"{value.sql} AS c{n}" for n, value in _numbered(values))
+                return f"(SELECT {shown} FROM {constants}) AS {node.name}"
+        rows = [[self.value(value) for value in row] for row in given]
         columns = [aligned(list(values)) for values in zip(*rows, strict=True)]
         self._expose(
             node.name,
@@ -506,38 +493,6 @@ class QueryCompiler(ExpressionCompiler):
             rows = f"(SELECT DISTINCT ON ({', '.join(keys)}) * FROM {rows})"
         self._expose(node.name, shown)
         return f"{rows} AS {node.name}"
-
-
-def _alike(cells: Sequence[Node], variable: Var) -> tuple[Node, int, list[str | None]] | None:
-    """Return the one expression that all cells are of constants, with ``variable`` in their place,
-    and the type and the texts of these constants; None if there is no such expression."""
-    found: tuple[int, tuple[Node, ...]] | None = None
-    texts: list[str | None] = []
-    for cell in cells:
-        casts: tuple[Node, ...] = ()
-        inner = folded(cell)
-        while isinstance(inner, FuncExpr) and is_cast(inner):
-            argument = inner.arguments[0]
-            if inner.type == NUMERIC and inner.typmod < 0 and argument.type in INTEGERS:
-                inner = Const(NUMERIC, argument.text) if isinstance(argument, Const) else argument
-                continue
-            casts = (*casts, replace(inner, arguments=()))
-            inner = argument
-        if not isinstance(inner, Const) or element(inner.type):
-            return None
-        texts.append(inner.text)
-        if inner.text is not None:
-            found = found or (inner.type, casts)
-            if found != (inner.type, casts):
-                return None
-    if found is None:
-        return Const(cells[0].type, None), TEXT, texts
-    type_, around = found
-    expression: Node = replace(variable, type=type_)
-    for cast in reversed(around):
-        assert isinstance(cast, FuncExpr)
-        expression = replace(cast, arguments=(expression,))
-    return expression, type_, texts
 
 
 def _numbered(items: Sequence[_Item]) -> enumerate[_Item]:

@@ -58,6 +58,7 @@ _NUMBER: Final = re.compile(r"-?(\d+)(?:\.(\d+))?")
 EACH: Final = "each".ljust(64, "_")
 """The parameter of a lambda. It is longer than a column's name can be (NAMEDATALEN): DuckDB would
 take a column of this name, in upper or lower case, for the parameter."""
+_NUMBERS: Final = re.compile(r"-?[0-9]++(?:\.[0-9]++)?(?:\n-?[0-9]++(?:\.[0-9]++)?)*+")
 
 DUCKDB: Final = {
     BOOL: "BOOLEAN",
@@ -157,8 +158,10 @@ MANY: Final = 100
 
 def listed(texts: Sequence[str | None], oid: int) -> str:
     """Return SQL of rows with the texts of constants, in order, for ``constants_of``."""
-    known = [text if text is None else _held(text, oid) for text in texts]
-    used = set().union(*(text for text in known if text is not None))
+    known = texts
+    if oid in (BYTEA, DATE, TIMESTAMP, TIMESTAMPTZ):
+        known = [text if text is None else _held(text, oid) for text in texts]
+    used = set("".join(text for text in known if text is not None))
     if "\0" in used:
         raise refused("a zero byte")
     # One unused character separates the texts, and another one stands for NULL.
@@ -171,22 +174,30 @@ def listed(texts: Sequence[str | None], oid: int) -> str:
 def constants_of(sql: str, oid: int, texts: Sequence[str | None]) -> Value:
     """Return the constants whose texts are in a column that ``listed`` made."""
     if oid == NUMERIC:
-        values = [_numeric_constant(text) for text in texts if text is not None]
-        shape = aligned(values)[1] if values else None
-        if shape is None:
-            return Value(sql, oid)
-        return Value(f"CAST({sql} AS {duckdb_type(oid, shape)})", oid, shape)
+        shape = _shape_of([text for text in texts if text is not None])
+        held = sql if shape is None else f"CAST({sql} AS {duckdb_type(oid, shape)})"
+        return Value(held, oid, shape)
     if oid == BYTEA:
         return Value(f"from_hex({sql})", oid)
     mark = INFINITE if any("infinity" in (text or "") for text in texts) else ""
     return Value(f"CAST({sql} AS {duckdb_type(oid, None)}){mark}", oid)
 
 
+def _shape_of(texts: Sequence[str]) -> Shape | None:
+    """Return the shape of numerics that all have one scale; None if they are held as text."""
+    scales = {len(text.partition(".")[2]) for text in texts}
+    if len(scales) != 1 or not _NUMBERS.fullmatch("\n".join(texts)):
+        return None
+    (scale,) = scales
+    precision = max(map(len, texts)) - bool(scale)  # perhaps more than needed
+    return (precision, scale) if precision <= MAX_PRECISION else None
+
+
 def _held(text: str, oid: int) -> str:
     """Return the text that ``constants_of`` reads."""
     if oid == BYTEA:
         return text[2:]
-    return duckdb_date(text, oid) if oid in (DATE, TIMESTAMP, TIMESTAMPTZ) else text
+    return duckdb_date(text, oid)
 
 
 def _array_constant(text: str | None, oid: int) -> Value:

@@ -33,13 +33,14 @@ from penstock.pgtypes.pg_type import (
 from penstock.sql.builtin import casts, functions
 from penstock.sql.builtin.type_cache import is_enum, types
 from penstock.sql.text.quoting import type_name
-from penstock.sql.typed.literals import read_literal
+from penstock.sql.typed.literals import read_literal, read_literals
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
     BoundValue,
     CoerceViaIO,
     CollateExpr,
     Const,
+    Constants,
     Form,
     FuncExpr,
     Node,
@@ -257,6 +258,8 @@ def coerce(node: Node, target: int, context: str, form: Form) -> Node:
         return node
     if isinstance(node, Const) and node.type == UNKNOWN:
         return read_literal(node.text, target)
+    if isinstance(node, Constants) and node.type == UNKNOWN:
+        return read_literals(node.texts, target)
     if isinstance(node, Param) and node.type == UNKNOWN:
         return _typed_parameter(node, target)
     if isinstance(node, CollateExpr):

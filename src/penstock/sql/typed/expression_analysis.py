@@ -46,6 +46,7 @@ from penstock.sql.grammar.parsenodes import (
     ACoalesce,
     AConst,
     AExpr,
+    ALiterals,
     AMinMax,
     ANullTest,
     ARow,
@@ -89,6 +90,7 @@ from penstock.sql.typed.primnodes import (
     CoalesceExpr,
     CollateExpr,
     Const,
+    Constants,
     Form,
     MinMaxExpr,
     Node,
@@ -169,6 +171,10 @@ class ExpressionAnalysis:
     @transform.register
     def _const(self, raw: AConst) -> Node:
         return constant(raw)
+
+    @transform.register
+    def _literals(self, raw: ALiterals) -> Node:
+        return constants(raw)
 
     @transform.register
     def _operator(self, raw: AExpr) -> Node:
@@ -344,6 +350,20 @@ def constant(raw: AConst) -> Const:
         case ConstKind.NULL:
             return Const(UNKNOWN, None)
     return number(raw.value)
+
+
+def constants(raw: ALiterals) -> Constants:
+    """Return many constants, of one type that all of them fit."""
+    match raw.kind:
+        case ConstKind.BOOLEAN:
+            return Constants(BOOL, tuple(text and text[0] for text in raw.values))
+        case ConstKind.STRING:
+            return Constants(UNKNOWN, raw.values)
+        case ConstKind.FLOAT:
+            return Constants(NUMERIC, raw.values)
+    numbers = [int(text) for text in raw.values if text is not None]
+    small = min(numbers) >= -_INT4_LIMIT and max(numbers) < _INT4_LIMIT
+    return Constants(INT4 if small else INT8, raw.values)
 
 
 def parameter_constant(raw: ParamValue) -> Node:

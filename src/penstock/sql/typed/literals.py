@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
@@ -36,7 +36,7 @@ from penstock.sql.text.number_literals import (
 from penstock.sql.text.quoting import type_name
 from penstock.sql.text.range_literals import read_range
 from penstock.sql.text.time_literals import read_time
-from penstock.sql.typed.primnodes import Const
+from penstock.sql.typed.primnodes import Const, Constants
 from penstock.sqlstate import (
     InvalidTextRepresentation,
     StatementTooComplex,
@@ -52,6 +52,14 @@ def read_literal(text: str | None, type_oid: int) -> Const:
     if text is None:
         return Const(type_oid, None)
     return Const(type_oid, canonical(text, type_oid))
+
+
+def read_literals(texts: Sequence[str | None], type_oid: int) -> Constants:
+    """Return literals as constants of this type."""
+    if type_oid in (pg_type.TEXT, pg_type.VARCHAR):
+        return Constants(type_oid, tuple(texts))
+    read = (None if text is None else canonical(text, type_oid) for text in texts)
+    return Constants(type_oid, tuple(read))
 
 
 def canonical(text: str, type_oid: int) -> str:

@@ -6,6 +6,8 @@ comparisons, and IS DISTINCT FROM NULL becomes a null test.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import Final, Protocol
 
 from penstock.errors import WrongObjectType
@@ -35,6 +37,8 @@ from penstock.sql.typed.coercion import (
 from penstock.sql.typed.primnodes import (
     ArrayExpr,
     BoolExpr,
+    Const,
+    Constants,
     DistinctExpr,
     Form,
     Node,
@@ -158,7 +162,7 @@ def _in(analysis: Transforms, raw: AExpr) -> Node:
     constants = [item for item in items if not contains_var(item)]
     any_ = raw.operator == "="
     result: Node | None = None
-    if len(constants) > 1:
+    if len(constants) > 1 or any(isinstance(item, Constants) for item in items):
         type_ = common_type([left.type, *(item.type for item in constants)])
         fits = type_ is not None and all(
             can_coerce([node.type], [type_]) for node in (left, *constants)
@@ -168,12 +172,18 @@ def _in(analysis: Transforms, raw: AExpr) -> Node:
             array = ArrayExpr(array_of(type_), elements)
             result = _scalar_array(raw.operator, left, array, any_)
             items = [item for item in items if contains_var(item)]
-    for item in items:
-        compared = to_boolean(make_operator(raw.operator, left, item), "IN")
+    for each in chain.from_iterable(map(_each, items)):
+        compared = to_boolean(make_operator(raw.operator, left, each), "IN")
         operator = BoolOp.OR if any_ else BoolOp.AND
         result = compared if result is None else BoolExpr(BOOL, operator, (result, compared))
     assert result is not None
     return result
+
+
+def _each(item: Node) -> Iterable[Node]:
+    if isinstance(item, Constants):
+        return (Const(item.type, text) for text in item.texts)
+    return (item,)
 
 
 def contains_var(node: Node) -> bool:

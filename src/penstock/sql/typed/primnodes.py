@@ -53,6 +53,14 @@ class Const(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Constants(Node):
+    """The constants of a whole column of VALUES, or all elements of an ARRAY[...], which has it as
+    its only element. ``texts``: as in ``Const``."""
+
+    texts: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BoundValue(Const):
     """A string that replaces a parameter. As no one prints it, a cast makes a constant of it, as in
     PostgreSQL's planner."""
@@ -247,7 +255,7 @@ class OtherNode(Node):
     mutable: bool = False
 
 
-_LEAVES: Final = (Var, Const)
+_LEAVES: Final = (Var, Const, Constants)
 
 
 def children(node: Node) -> tuple[Node, ...]:
