@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_char_p
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 import postgast
@@ -26,7 +27,7 @@ from penstock.sql.grammar.parsenodes import ALiterals
 from penstock.sql.text.limits import limited_depth, too_deep
 from penstock.sqlstate import CharacterNotInRepertoire
 
-_MAX_CHAIN: Final = 2_000
+_MAX_CHAIN: Final = 2_500
 """The most tokens of an expression that may nest in one another in the tree.
 
 The parser builds chains such as ``1 + 1 + ...`` of any length, and the code that prints them
@@ -92,6 +93,7 @@ _MORE: Final[tuple[tuple[str, str, str | None, str | None], ...]] = (
 )
 """Beginnings of messages of gram.y and scan.l, with their SQLSTATE, detail and hint."""
 
+_PARTS: Final = attrgetter("token", "start", "end")
 _TOKENS: Final = 20_000
 """The tokens after which a cancel request is looked for."""
 _Token = TypeVar("_Token")
@@ -144,7 +146,7 @@ def scan(text: str) -> Scanned:
         return Scanned(text, (), lists)
     found: list[ScanToken] = []
     for some in _some(scanned):
-        found += [ScanToken(each.token, each.start, each.end) for each in some]
+        found += map(ScanToken._make, map(_PARTS, some))
     tokens = [token for token in found if token.kind not in _COMMENTS]
     comments = [token for token in found if token.kind == _SQL_COMMENT]
     if not comments:

@@ -19,7 +19,7 @@ MAX_PARAMETERS: Final = 65_535
 """The most parameters of Bind. It bounds loops that run up to a ``$n`` from a client."""
 
 
-_FRAMES: Final = 6_000
+_FRAMES: Final = 12_000
 """The frames of Python that a tree may need, about six for each level. A thread of 8 MB has room
 for several times as many; Python's own limit of 1,000 would refuse 200 times ``||``."""
 sys.setrecursionlimit(max(_FRAMES, sys.getrecursionlimit()))

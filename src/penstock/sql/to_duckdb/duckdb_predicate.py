@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import singledispatchmethod
 from itertools import groupby, product
 from operator import eq, ge, gt, le, lt, ne
 from typing import Final
@@ -29,6 +28,7 @@ from penstock.pgtypes.pg_type import (
     VARCHAR,
 )
 from penstock.sql.builtin import functions
+from penstock.sql.dispatch import NodeMethod
 from penstock.sql.grammar.parsenodes import BoolOp
 from penstock.sql.text.array_literals import split_array
 from penstock.sql.text.quoting import type_name
@@ -58,7 +58,7 @@ from penstock.sql.to_duckdb.pg_proc import (
     element_cast,
     operator,
 )
-from penstock.sql.typed.coercion import element
+from penstock.sql.typed.coercion import array_of, element
 from penstock.sql.typed.function_analysis import with_defaults
 from penstock.sql.typed.operator_analysis import contains_var
 from penstock.sql.typed.primnodes import (
@@ -89,6 +89,7 @@ from penstock.sql.typed.primnodes import (
     is_cast,
     mutated,
 )
+from penstock.sql.typed.volatility import contains_mutable
 from penstock.sqlstate import StatementTooComplex
 
 _MAX_LENGTH: Final = 1_000_000
@@ -102,6 +103,15 @@ _GROUP: Final = 100
 """The most operands of AND or OR that DuckDB's optimizer sees at once. It moves conditions about in
 quadratic time and memory: 5,000 took 80 seconds, 20,000 all the memory of the machine."""
 _LABELS: Final = frozenset({TEXT, VARCHAR, BPCHAR})
+_TEXTCAT: Final = "textcat"
+_IN: Final = ("IN", "NOT IN")
+_LISTED: Final = {
+    ("=", True): "IN",
+    ("<>", False): "NOT IN",
+    **dict.fromkeys([("<", True), ("<=", True), (">", False), (">=", False)], "max"),
+    **dict.fromkeys([("<", False), ("<=", False), (">", True), (">=", True)], "min"),
+}
+"""Comparisons with ANY (True) or ALL: their word, or which one element they need."""
 _TESTS: Final = {"UNKNOWN": "NULL", "NOT UNKNOWN": "NOT NULL"}
 _BOOLEANS: Final = ("FALSE", "TRUE")
 _PASSING: Final = {
@@ -187,13 +197,20 @@ class ExpressionCompiler:
 
     def __init__(self) -> None:
         self._case: list[tuple[Node, Value]] = []
+        self._depth = 0
         self._allowed = _MAX_LENGTH
         self._lists: list[str] = []
 
     def value(self, node: Node) -> Value:
         """Return the SQL of an expression. Raises as ``predicate``."""
         check_for_interrupts()
-        value = self._value(folded(node))
+        if not self._depth:  # what is below is folded, too
+            node = folded(node)
+        self._depth += 1
+        try:
+            value = self._value(node)
+        finally:
+            self._depth -= 1
         self._allowed += _NODE_LENGTH
         if isinstance(node, Const):
             self._allowed += _TEXT_COPIES * len(value.sql)
@@ -201,15 +218,16 @@ class ExpressionCompiler:
             self._allowed += _TEXT_COPIES * len(self._lists[-1])
         if len(value.sql) > min(self._allowed, _LONGEST):
             raise StatementTooComplex("expression is too complex")
-        if value.fails and not contains_var(node) and not self._case:
-            self._constants_may_fail()
+        if value.fails:
+            self._check_failing(node)
         return value
 
-    def _constants_may_fail(self) -> None:
+    def _check_failing(self, node: Node) -> None:
         """Refuse constants that may fail: PostgreSQL's planner fails on them even without rows."""
-        raise refused("an expression of constants that may fail")
+        if not contains_var(node) and not self._case:
+            raise refused("an expression of constants that may fail")
 
-    @singledispatchmethod
+    @NodeMethod
     def _value(self, node: Node) -> Value:
         raise refused(f"{type(node).__name__}")
 
@@ -239,7 +257,7 @@ class ExpressionCompiler:
 
     @_value.register
     def _bool(self, node: BoolExpr) -> Value:
-        node = replace(node, arguments=tuple(operands(node)))
+        node = replace(node, arguments=tuple(with_arrays(node)))
         values = [self.value(argument) for argument in node.arguments]
         if node.operator is BoolOp.NOT:
             return Value(f"(NOT {values[0].sql})", BOOL, None, values[0].fails)
@@ -307,14 +325,37 @@ class ExpressionCompiler:
 
     @_value.register
     def _operator(self, node: OpExpr) -> Value:
+        if functions()[node.function].name == _TEXTCAT:
+            return self._concatenation(node)
         operands = [self._planned(argument) for argument in node.arguments]
         if any(map(_is_null, operands)) and functions()[node.function].strict:
             return constant(None, node.type)
-        nodes = [folded(self._pattern(argument)) for argument in node.arguments]
+        nodes = [self._pattern(argument) for argument in node.arguments]
         values = [self.value(argument) for argument in nodes]
         result = self._operator_of(node, values, [stripped(each) for each in nodes])
         alone = len(values) == 1 or not functions()[node.function].strict
         return result if alone else strict(values, result, operands)
+
+    def _concatenation(self, node: OpExpr) -> Value:
+        """Compile ``||`` of any number of texts, as a tree that is not too deep for DuckDB."""
+        waiting: list[Node] = [node]
+        nodes: list[Node] = []
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, OpExpr) and each.function == node.function:
+                waiting += each.arguments
+            else:
+                nodes.append(each)
+        nodes.reverse()
+        given = [self._planned(each) for each in nodes]
+        if any(map(_is_null, given)):
+            return constant(None, node.type)
+        values = [self.value(each) for each in nodes]
+        texts = [value.sql for value in values]
+        while len(texts) > 1:
+            pairs = range(0, len(texts), 2)
+            texts = [f"({' || '.join(texts[at : at + 2])})" for at in pairs]
+        return strict(values, Value(texts[0], node.type), given)
 
     def _operator_of(
         self, node: OperatorCall, values: Sequence[Value], nodes: Sequence[Node]
@@ -368,17 +409,17 @@ class ExpressionCompiler:
         if not elements:
             sql = f"({'FALSE' if node.any else 'TRUE'})"
             return Value(sql, BOOL, None, left.fails)
-        if len(elements) >= MANY and (item := alike(elements)) is not None:
-            elements = [item]
+        how = _LISTED.get((node.name, node.any))
+        if how and len(elements) >= MANY and (how in _IN or not any(map(_is_null, elements))):
+            item = alike(elements)
+            elements = elements if item is None else [item]
         values, rows = self.many(elements)
-        in_list = (node.name, node.any) in (("=", True), ("<>", False))
+        if how and rows:
+            return _of_rows(node.name, how, left, values[0], rows)
         fails = left.fails or any(value.fails for value in values)
-        word = "IN" if node.any else "NOT IN"
-        if in_list and rows:
-            return _in_rows(word, left, values[0], rows)
-        if in_list and not fails and {left.type, *(value.type for value in values)} <= PLAIN:
+        if how in _IN and not fails and {left.type, *(value.type for value in values)} <= PLAIN:
             compare("=", left, values[0])
-            return Value(f"({left.sql} {word} ({', '.join(value.sql for value in values)}))", BOOL)
+            return Value(f"({left.sql} {how} ({', '.join(value.sql for value in values)}))", BOOL)
         compared = [
             strict(
                 [left, value], self._operator_of(node, [left, value], [left_node, stripped(item)])
@@ -463,8 +504,8 @@ class ExpressionCompiler:
         conditions = [self.value(when.condition) for when in node.whens]
         if node.argument is not None:
             self._case.pop()
-        results = [self.value(when.result) for when in node.whens]
-        return _branches(conditions, [*results, self.value(node.default)], node.type)
+        nodes = [*(when.result for when in node.whens), node.default]
+        return _branches(conditions, nodes, [self.value(each) for each in nodes], node.type)
 
     @_value.register
     def _case_test(self, node: CaseTestExpr) -> Value:
@@ -510,12 +551,18 @@ def _first_known(values: list[Value]) -> str:
     return sql
 
 
-def _branches(conditions: list[Value], results: list[Value], type_: int) -> Value:
+def _branches(
+    conditions: list[Value], nodes: list[Node], results: list[Value], type_: int
+) -> Value:
     results, shape = aligned(results)
     held = duckdb_type(type_, shape)
     fails = any(value.fails for value in [*conditions, *results])
-    sql = _case(conditions, [f"CAST({result.sql} AS {held})" for result in results])
-    return Value(sql, type_, shape, fails)
+    texts = [
+        # A constant's SQL is a cast itself.
+        result.sql if isinstance(node, Const) else f"CAST({result.sql} AS {held})"
+        for node, result in zip(nodes, results, strict=True)
+    ]
+    return Value(_case(conditions, texts), type_, shape, fails)
 
 
 def _case(conditions: list[Value], results: list[str]) -> str:
@@ -560,19 +607,56 @@ def _elements(node: Node) -> Sequence[Node] | None:
     return None
 
 
-def _in_rows(word: str, left: Value, item: Value, rows: str) -> Value:
-    """Compile IN or NOT IN of many constants, which DuckDB hashes. But it does so early: an operand
-    that may fail is searched in a list, in its place."""
-    compare("=", left, item)
+def with_arrays(node: BoolExpr) -> Sequence[Node]:
+    """Return the operands, with many comparisons of a column with constants as one comparison with
+    an array, as PostgreSQL does for OR. Other expressions may fail, so the order of operands
+    matters: their comparisons are joined if there is nothing else."""
+    found: list[Node | None] = list(operands(node))
+    any_ = node.operator is BoolOp.OR
+    compared: dict[tuple[int, Node], list[tuple[int, Const]]] = {}
+    for at, each in enumerate(found):
+        match each:
+            case OpExpr(arguments=(left, Const(text=str()) as item)) if (
+                each.name,
+                any_,
+            ) in _LISTED:
+                compared.setdefault((each.oid, left), []).append((at, item))
+    for (_, left), items in compared.items():
+        first = found[items[0][0]]
+        array = array_of(items[0][1].type)
+        if len(items) < MANY or not array or not isinstance(first, OpExpr):
+            continue
+        alone = len(items) == len(found) and not contains_mutable(left)
+        if not alone and not isinstance(stripped(left), Var):
+            continue
+        for at, _ in items:
+            found[at] = None
+        arguments = (left, ArrayExpr(array, tuple(item for _, item in items)))
+        found[items[0][0]] = ScalarArrayOpExpr(
+            BOOL, first.oid, first.function, first.name, arguments, any_
+        )
+    return [each for each in found if each is not None]
+
+
+def _of_rows(name: str, how: str, left: Value, item: Value, rows: str) -> Value:
+    """Compile a comparison with many constants. ``how``: of ``_LISTED``; ``item``: one of ``rows``.
+
+    DuckDB hashes the constants of IN. But it does so early: an operand that may fail is searched in
+    a list, in its place.
+    """
+    compare(name, left, item)
     first, second = comparable(left, item)
-    if not left.fails and not item.fails:
-        return Value(f"({first} {word} (SELECT {second} FROM {rows}))", BOOL)
+    if how in ("min", "max"):
+        sql = f"({first} {name} (SELECT {how}({second}) FROM {rows}))"
+        return Value(sql, BOOL, None, left.fails)
+    if not left.fails:
+        return Value(f"({first} {how} (SELECT {second} FROM {rows}))", BOOL)
     items = f"(SELECT list({second}) FROM {rows})"
     sql = (
         f"CASE WHEN ({first}) IS NULL THEN NULL WHEN list_contains({items}, {first}) THEN TRUE"
         f" WHEN len({items}) = len(list_filter({items}, lambda x: x IS NOT NULL)) THEN FALSE END"
     )
-    return Value(sql if word == "IN" else f"(NOT {sql})", BOOL, None, True)
+    return Value(sql if how == "IN" else f"(NOT {sql})", BOOL, None, True)
 
 
 def alike(cells: Sequence[Node]) -> Node | None:
@@ -610,7 +694,7 @@ def alike(cells: Sequence[Node]) -> Node | None:
 def simplified(node: Node) -> Node:
     """Return the expression without what constants decide before any row is read
     (eval_const_expressions), as far as it is known here."""
-    node = folded(mutated(node, simplified))
+    node = _folded(mutated(node, simplified))
     match node:
         case OpExpr(function=oid) | FuncExpr(oid=oid) if has_null(node):
             called = functions().get(oid)
@@ -673,6 +757,11 @@ def folded(node: Node) -> Node:
     """Return the constant to which the expression folds, or the expression itself."""
     if isinstance(node, Const):
         return node
+    return _folded(mutated(node, folded))
+
+
+def _folded(node: Node) -> Node:
+    """Return the constant to which a call of constants folds, or the call itself."""
     value = _integer(node)
     if value is not None:
         return Const(node.type, str(value))
@@ -680,7 +769,7 @@ def folded(node: Node) -> Node:
     if called is None or called.volatility != "i" or not called.strict:
         return node
     complete = with_defaults(node) if isinstance(node, FuncExpr) else node
-    arguments = [stripped(folded(argument)) for argument in children(complete)]
+    arguments = [stripped(argument) for argument in children(complete)]
     given = [each for each in arguments if isinstance(each, Const) and each.text is not None]
     if len(given) < len(arguments):
         return node
@@ -694,8 +783,8 @@ def _function_of(node: Node) -> int:
 
 
 def _integer(node: Node) -> int | None:
-    """Return the value of an expression of integer constants; None if there is none."""
-    if node.type not in _BITS:
+    """Return the value of an operator or a cast of integer constants; None if there is none."""
+    if node.type not in _BITS or isinstance(node, Const):
         return None
     value = _evaluated(node)
     bits = _BITS[node.type]
@@ -703,17 +792,14 @@ def _integer(node: Node) -> int | None:
 
 
 def _evaluated(node: Node) -> int | None:
-    if isinstance(node, Const):
-        return None if node.text is None else int(node.text)
     if isinstance(node, RelabelType):
-        return _integer(node.argument)
+        return _number(node.argument)
     if isinstance(node, FuncExpr) and is_cast(node):
-        return _integer(node.arguments[0])
+        return _number(node.arguments[0])
     if not isinstance(node, OpExpr):
         return None
-    values = [_integer(argument) for argument in node.arguments]
-    numbers = [value for value in values if value is not None]
-    if len(numbers) < len(values):
+    numbers = [number for each in node.arguments if (number := _number(each)) is not None]
+    if len(numbers) < len(node.arguments):
         return None
     if len(numbers) == 1:
         return {"-": -numbers[0], "+": numbers[0]}.get(node.name)
@@ -721,3 +807,8 @@ def _evaluated(node: Node) -> int | None:
         return None
     operation = _OPERATORS.get(node.name)
     return None if operation is None else operation(*numbers)
+
+
+def _number(node: Node) -> int | None:
+    known = isinstance(node, Const) and node.text is not None and node.type in _BITS
+    return int(node.text or "") if known else None  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ from penstock.pgtypes.pg_type import (
 )
 from penstock.sql.builtin import functions
 from penstock.sql.builtin.type_cache import is_enum
-from penstock.sql.grammar.parsenodes import SetOperation, SubLinkKind
+from penstock.sql.grammar.parsenodes import BoolOp, SetOperation, SubLinkKind
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.text.quoting import type_name
 from penstock.sql.to_duckdb.conditions import always_there, conjuncts, equal_to, relations
@@ -36,7 +36,9 @@ from penstock.sql.to_duckdb.duckdb_predicate import (
     ExpressionCompiler,
     alike,
     conjunction,
+    folded,
     simplified,
+    with_arrays,
 )
 from penstock.sql.to_duckdb.duckdb_values import (
     LISTED,
@@ -65,6 +67,7 @@ from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sql.typed.coercion import element
 from penstock.sql.typed.literals import SUBTYPES
 from penstock.sql.typed.primnodes import (
+    BoolExpr,
     CoerceViaIO,
     Const,
     Form,
@@ -149,6 +152,8 @@ def compile_rows(query: Query, session: SessionValues | None = None) -> Compiled
     """
     compiler = QueryCompiler(session)
     with limited_depth():
+        if query.where is not None:
+            query = replace(query, where=simplified(query.where))
         sql, values = compiler.query(query)
         asked = compiler.conditions(query)
     inputs = tuple(compiler.input(scan, asked.get(scan.name, ())) for scan in compiler.tables)
@@ -175,7 +180,7 @@ class QueryCompiler(ExpressionCompiler):
         self._ctes: dict[str, tuple[Value, ...]] = {}
         self._grouped: dict[Node, Value] = {}
 
-    def _constants_may_fail(self) -> None:
+    def _check_failing(self, node: Node) -> None:
         """Accept constants that may fail: a query may fail when it evaluates them."""
 
     # Expressions
@@ -233,7 +238,7 @@ class QueryCompiler(ExpressionCompiler):
         return self._aggregate(node.aggregate, f" OVER ({' '.join(clauses)})")
 
     def _order(self, keys: Sequence[SortKey]) -> str:
-        return ", ".join(order_by(key, self.value(key.node)) for key in keys)
+        return ", ".join(order_by(key, self.value(folded(key.node))) for key in keys)
 
     def _sublink(self, node: SubLink) -> Value:
         self.nested = True
@@ -274,7 +279,8 @@ class QueryCompiler(ExpressionCompiler):
         """Return WHERE's conditions on single tables, by table, so that fewer rows are read."""
         scans = {scan.name: scan for node in query.from_ for scan in always_there(node)}
         found: dict[str, list[tuple[Node, str]]] = {}
-        for condition in conjuncts(query.where):
+        given = BoolExpr(BOOL, BoolOp.AND, tuple(conjuncts(query.where)))
+        for condition in with_arrays(given):
             found_in = relations(condition)
             if found_in is None or len(found_in) != 1 or not found_in <= scans.keys():
                 continue
@@ -299,11 +305,12 @@ class QueryCompiler(ExpressionCompiler):
 
     def query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
         """Return SQL with columns c1, c2 ..., and the values of these columns."""
-        around, self._grouped = self._grouped, {}
+        around = self._grouped, self._depth
+        self._grouped, self._depth = {}, 0
         try:
             return self._query(query)
         finally:
-            self._grouped = around
+            self._grouped, self._depth = around
 
     def _query(self, query: Query) -> tuple[str, tuple[Value, ...]]:
         with_ = self._with(query)
@@ -367,7 +374,7 @@ class QueryCompiler(ExpressionCompiler):
         keys = [group_key(value) for value in values]
         for node, value, key in zip(query.group, values, keys, strict=True):
             if key != value.sql:
-                self._grouped[node] = replace(value, sql=f"any_value({value.sql})")
+                self._grouped[folded(node)] = replace(value, sql=f"any_value({value.sql})")
         return [f"GROUP BY {', '.join(keys)}"] if keys else []
 
     def _sorted(self, query: Query) -> str:

@@ -6,8 +6,9 @@ with its hint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, TypeVar
 
 from penstock.pgtypes.pg_type import ANY, UNKNOWN
@@ -42,14 +43,11 @@ _T = TypeVar("_T")
 def find_operator(name: str, left: int | None, right: int) -> Operator:
     """Return the operator; ``left`` is None for a prefix operator. Raises 42883 and 42725."""
     wanted = (right,) if left is None else (left, right)
-    if left is None:
-        candidates = [Candidate(o, (o.right,)) for o in operators().get(name, ()) if not o.left]
-    else:
-        candidates = [Candidate(o, (o.left, o.right)) for o in operators().get(name, ()) if o.left]
-    for exact in candidates:
-        if exact.arguments == _same_for_unknown(wanted):
-            return _operator(exact)
-    matching = [c for c in candidates if can_coerce(wanted, c.arguments)]
+    candidates = _operators().get((name, len(wanted)), {})
+    exact = candidates.get(_same_for_unknown(wanted))
+    if exact is not None:
+        return _operator(exact)
+    matching = [c for c in candidates.values() if can_coerce(wanted, c.arguments)]
     chosen = select_candidate(wanted, matching) if len(matching) > 1 else matching
     if len(chosen) == 1:
         return _operator(chosen[0])
@@ -67,6 +65,17 @@ def find_operator(name: str, left: int | None, right: int) -> Operator:
         hint=f"No operator matches the given name and argument {noun}. "
         f"{_CASTS_HINT if left is not None else 'You might need to add an explicit type cast.'}",
     )
+
+
+@cache
+def _operators() -> Mapping[tuple[str, int], Mapping[tuple[int, ...], Candidate]]:
+    """Return the operators by name and number of operands, and by the operands' types."""
+    found: dict[tuple[str, int], dict[tuple[int, ...], Candidate]] = {}
+    for name, rows in operators().items():
+        for row in rows:
+            types = (row.left, row.right) if row.left else (row.right,)
+            found.setdefault((name, len(types)), {})[types] = Candidate(row, types)
+    return found
 
 
 def _operator(candidate: Candidate) -> Operator:

@@ -7,7 +7,6 @@ error: 42703, 42883, 42804 and others. Callers decide which expressions their cl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import singledispatchmethod
 from typing import Final
 
 from penstock.errors import (
@@ -38,6 +37,7 @@ from penstock.pgtypes.pg_type import (
 )
 from penstock.pgtypes.type_names import typmod_in
 from penstock.sql.builtin.type_cache import named_type, types
+from penstock.sql.dispatch import NodeMethod
 from penstock.sql.grammar.parsenodes import (
     AArray,
     ABool,
@@ -141,7 +141,7 @@ class ExpressionAnalysis:
         self._columns = columns
         self._table = tuple(table.split("."))
 
-    @singledispatchmethod
+    @NodeMethod
     def transform(self, raw: Expression) -> Node:
         """Return the typed tree of a raw one."""
         raise FeatureNotSupported(f"{type(raw).__name__} is not supported in expressions")

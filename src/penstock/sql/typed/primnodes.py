@@ -7,9 +7,10 @@ of pg_type; ``typmod`` is the type modifier or -1.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from operator import is_
+from typing import Any, Final
 
 from penstock.interrupts import check_for_interrupts
 from penstock.sql.grammar.parsenodes import BoolOp
@@ -263,8 +264,8 @@ def children(node: Node) -> tuple[Node, ...]:
     if isinstance(node, _LEAVES):
         return ()
     found: list[Node] = []
-    for each in fields(node):
-        value = getattr(node, each.name)
+    for name in node.__match_args__:
+        value = getattr(node, name)
         if isinstance(value, Node):
             found.append(value)
         elif isinstance(value, tuple):
@@ -290,16 +291,20 @@ def mutated(node: Node, change: Callable[[Node], Node]) -> Node:
     check_for_interrupts()
     if isinstance(node, _LEAVES):
         return node
-    changed: dict[str, object] = {}
-    for each in fields(node):
-        value = getattr(node, each.name)
+    changed: dict[str, Any] = {}
+    for name in node.__match_args__:
+        value = getattr(node, name)
         if isinstance(value, Node):
-            changed[each.name] = change(value)
+            new: object = change(value)
         elif isinstance(value, tuple):
-            changed[each.name] = tuple(
-                change(item) if isinstance(item, Node) else item for item in value
-            )
-    return replace(node, **changed)  # type: ignore[arg-type]
+            new = tuple([change(item) if isinstance(item, Node) else item for item in value])
+            if all(map(is_, new, value)):
+                continue
+        else:
+            continue
+        if new is not value:
+            changed[name] = new
+    return replace(node, **changed) if changed else node
 
 
 def typmod_of(node: Node) -> int:
