@@ -88,6 +88,11 @@ _CONDITIONS = {
     "300 ||": "v || " + _joined("||", "'{}'", 300) + " <> 'x'",
     "CASE": f"CASE {' '.join(f'WHEN a = {n} THEN {n} > 3' for n in range(5000))} END",
     "CASE of a": f"CASE a {' '.join(f'WHEN {n} THEN {n % 2} = 1' for n in range(5000))} END",
+    "CASE of texts": "CASE v WHEN 'a' THEN NULL "
+    + "".join(f"WHEN 'b''{n}' THEN {n} " for n in range(300))
+    + "WHEN '' THEN 1 WHEN 'a' THEN 2 ELSE a END IS NULL",
+    "CASE of sums": f"CASE a + 1 {' '.join(f'WHEN {n % 99} THEN {n}.5' for n in range(300))}"
+    " ELSE 7 / a END > 0",
     "a literal": f"v || '{'x' * 1_100_000}' <> v",
 }
 

@@ -8,7 +8,7 @@ from PostgreSQL are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, product
 from operator import eq, ge, gt, le, lt, ne
@@ -127,11 +127,19 @@ _PASSING: Final = {
 """Test and its result: the values, other than NULL, that give it."""
 
 
+_COMPARISONS: Final[Mapping[str, Callable[..., bool]]] = {
+    "=": eq,
+    "<>": ne,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+}
 _COMPARED: Final = {
     (name, want): [
         pair for pair in product(_BOOLEANS, repeat=2) if holds(*pair) is (want == "TRUE")
     ]
-    for name, holds in {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}.items()
+    for name, holds in _COMPARISONS.items()
     for want in _BOOLEANS
 }
 """Comparison and its result: the pairs of booleans that give it. The word FALSE is less than TRUE,
@@ -501,11 +509,50 @@ class ExpressionCompiler:
     def _case_expr(self, node: CaseExpr) -> Value:
         if node.argument is not None:
             self._case.append((node.argument, self.value(node.argument)))
+        found = self._looked_up(node)
+        if found is not None:
+            if node.argument is not None:
+                self._case.pop()
+            return found
         conditions = [self.value(when.condition) for when in node.whens]
         if node.argument is not None:
             self._case.pop()
         nodes = [*(when.result for when in node.whens), node.default]
         return _branches(conditions, nodes, [self.value(each) for each in nodes], node.type)
+
+    def _looked_up(self, node: CaseExpr) -> Value | None:
+        """Compile many branches ``WHEN expression = constant THEN constant`` as a search in a list;
+        None if there are others."""
+        first = node.whens[0].condition
+        if len(node.whens) < MANY or not isinstance(first, OpExpr) or first.name != "=":
+            return None
+        operand = first.arguments[0]
+        keys, results = [], []
+        for when in node.whens:
+            match when:
+                case CaseWhen(
+                    condition=OpExpr(oid=oid, arguments=(left, Const(text=str()) as key)),
+                    result=Const() as known,
+                ) if oid == first.oid and left == operand:
+                    keys.append(key)
+                    results.append(known)
+        made = [alike(keys), alike(results)] if len(keys) == len(node.whens) else [None]
+        columns = [each for each in made if each is not None]
+        if len(columns) < 2 or contains_mutable(operand):
+            return None
+        (item, result), rows = self.many(columns)
+        value = self.value(operand)
+        compare("=", value, item)
+        place = "list_position((SELECT list({1}) FROM {rows}), {0})".format(
+            *comparable(value, item), rows=rows
+        )
+        (result, default), shape = aligned([result, self.value(node.default)])
+        held = duckdb_type(node.type, shape)
+        sql = (
+            f"CASE WHEN {place} > 0 THEN CAST((SELECT list({result.sql}) FROM {rows})[{place}]"
+            f" AS {held}) ELSE CAST({default.sql} AS {held}) END"
+        )
+        return Value(sql, node.type, shape, value.fails or default.fails)
 
     @_value.register
     def _case_test(self, node: CaseTestExpr) -> Value:
@@ -765,6 +812,10 @@ def _folded(node: Node) -> Node:
     value = _integer(node)
     if value is not None:
         return Const(node.type, str(value))
+    if isinstance(node, OpExpr) and node.type == BOOL and node.name in _COMPARISONS:
+        numbers = [number for each in node.arguments if (number := _number(each)) is not None]
+        if len(numbers) == 2:
+            return Const(BOOL, "t" if _COMPARISONS[node.name](*numbers) else "f")
     called = functions().get(_function_of(node))
     if called is None or called.volatility != "i" or not called.strict:
         return node
