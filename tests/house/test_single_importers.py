@@ -47,6 +47,7 @@ REASONS = {
     "pgtypes.array": FAMILY,
     "pgtypes.integer": FAMILY,
     "sql.command_tag": "sessions alone need it, and it reads parse trees",
+    "sql.grammar.literal_lists": "the other way to read a list, beside the parser",
     "sql.grammar.parser": FACE,
     "sql.text.range_literals": POSTGRES + "rangetypes.c",
     "sql.to_duckdb.json_functions": POSTGRES + "jsonfuncs.c",

@@ -30,6 +30,7 @@ from penstock.errors import (
     PenstockError,
     ProtocolViolation,
 )
+from penstock.interrupts import check_for_interrupts
 from penstock.pg_catalog.functions import (
     OpenRows,
     PythonFunction,
@@ -286,9 +287,12 @@ class CatalogDatabase:
             return fields, ColumnRows(self._passed(translation, values), raw=True)
         if translation.sources:
             return fields, self._drawn(translation, values, kinds)
-        with self._lock:
-            rows = [row for some in self._run(translation, values) for row in some]
-        return fields, [self._cells(row, kinds) for row in rows]
+        rows: list[list[bytes | None]] = []
+        with self._lock, closing(self._run(translation, values)) as found:
+            for some in found:
+                check_for_interrupts()
+                rows += [self._cells(row, kinds) for row in some]
+        return fields, rows
 
     def _drawn(
         self, translation: Translation, values: list[Any], kinds: Sequence[str]
