@@ -35,6 +35,8 @@ from penstock.sqlstate import InvalidTextRepresentation, OutOfMemory, ProgramLim
 
 _MAX_ALLOC: Final = (1 << 30) - 1
 """MaxAllocSize"""
+_LINE: Final = 57
+"""The bytes of a line of base64, after which comes a newline (pg_base64_encode)."""
 _CHARACTER: Final = 4
 """The most bytes of a character."""
 _MAX_INT: Final = (1 << 31) - 1
@@ -272,8 +274,10 @@ def _encode(value: bytes, form: str) -> str:
         case "hex":
             return value.hex()
         case "base64":
-            text = base64.b64encode(value).decode()
-            return "\n".join(text[at : at + 76] for at in range(0, len(text), 76))
+            lines = (value[at : at + _LINE] for at in range(0, len(value), _LINE))
+            return "".join(
+                base64.b64encode(line).decode() + "\n" * (len(line) == _LINE) for line in lines
+            )
         case "escape":
             return "".join(
                 "\\\\" if byte == 92 else f"\\{byte:03o}" if not 0 < byte < 128 else chr(byte)
