@@ -94,13 +94,7 @@ class ServingNode:
         self._services = self._session_services(spark, warehouse)
         self._options = self._backend_options(server_tls(folder, now))
         self._server = Server(
-            ListenOptions(
-                tuple(address.strip() for address in now.listen_addresses.split(",")),
-                now.port,
-                now.max_connections,
-                now.max_wal_senders,
-                now.superuser_reserved_connections,
-            ),
+            _listen_options(now),
             self._options,
             Services(
                 self._find_role,
@@ -245,6 +239,17 @@ class ServingNode:
 
     def _open_session(self, context: SessionContext) -> StatementRunner:
         return SessionRunner(context, self._services)
+
+
+def _listen_options(parameters: Parameters) -> ListenOptions:
+    addresses = (address.strip() for address in parameters.listen_addresses.split(","))
+    return ListenOptions(
+        tuple(addresses),
+        parameters.port,
+        parameters.max_connections,
+        parameters.max_wal_senders,
+        parameters.superuser_reserved_connections,
+    )
 
 
 def _settings(parameters: Parameters) -> Mapping[str, str]:

@@ -358,12 +358,14 @@ class ExpressionCompiler:
         given = [self._planned(each) for each in nodes]
         if any(map(_is_null, given)):
             return constant(None, node.type)
-        values = [self.value(each) for each in nodes]
-        texts = [value.sql for value in values]
-        while len(texts) > 1:
-            pairs = range(0, len(texts), 2)
-            texts = [f"({' || '.join(texts[at : at + 2])})" for at in pairs]
-        return strict(values, Value(texts[0], node.type), given)
+        values = joined = [self.value(each) for each in nodes]
+        while len(joined) > 1:
+            pairs = (joined[at : at + 2] for at in range(0, len(joined), 2))
+            joined = [
+                pair[0] if len(pair) == 1 else self._operator_of(node, pair, node.arguments)
+                for pair in pairs
+            ]
+        return strict(values, joined[0], given)
 
     def _operator_of(
         self, node: OperatorCall, values: Sequence[Value], nodes: Sequence[Node]
