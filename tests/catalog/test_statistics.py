@@ -46,6 +46,17 @@ def test_the_last_report_counts(tmp_path: Path) -> None:
         assert catalog.statistics.all() == {}
 
 
+def test_a_new_state_store_has_no_numbers_of_the_one_before(tmp_path: Path) -> None:
+    """Its object ids may be those of other subscriptions."""
+    with Catalog.create(url(tmp_path)) as catalog:
+        catalog.statistics.report([NUMBERS])
+        catalog.statistics.count(16384, SubscriptionCounts(apply_error_count=7))
+    (tmp_path / "state.db").unlink()
+    with Catalog.create(url(tmp_path)) as catalog:
+        assert catalog.statistics.all() == {}
+        assert catalog.statistics.counts() == {}
+
+
 def test_positions_are_positions_and_lag_is_from_the_cut(tmp_path: Path) -> None:
     with Catalog.create(url(tmp_path)) as catalog:
         catalog.statistics.report([NUMBERS])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,6 +88,23 @@ def test_records_follow_the_subscriptions(lake: Warehouse, subscription: Subscri
     assert not any(b"secret" in content for content in contents)
     records.keep([replace(first, dropping=True)])
     assert lake.subscription_records() == []
+
+
+def test_no_damaged_record_is_taken_for_another_one(
+    lake: Warehouse, subscription: Subscription, tmp_path: Path
+) -> None:
+    Records(lake).keep([replace(subscription, publications=("p", "q"))])
+    (uri,) = lake.subscription_records()
+    content = lake.storage.read(uri)
+    for place, byte in enumerate(content):
+        if content[place : place + 1].isspace():
+            continue  # between the values it means nothing
+        lake.storage.write(uri, content[:place] + bytes([byte ^ 1]) + content[place + 1 :])
+        with pytest.raises(ConfigurationError, match=re.escape(f'"{uri}" cannot be read')):
+            recover(tmp_path / f"node{place}", lake.uri, None)
+    lake.storage.write(uri, b"null")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        recover(tmp_path / "node", lake.uri, None)
 
 
 def test_prepared_transactions_are_told_of(

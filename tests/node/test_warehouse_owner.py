@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,19 @@ def test_an_id_for_life(tmp_path: Path) -> None:
         warehouse.check_there()
         with pytest.raises(DuplicateObject):
             warehouse.create("public", "t", TableSchema((), key=()))
+
+
+def test_the_hint_gives_the_warehouse_to_a_node_that_had_it(tmp_path: Path) -> None:
+    """Its state was lost and made again elsewhere, and that node is gone; or the id is damaged."""
+    with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:
+        warehouse = Warehouse(str(tmp_path / "warehouse"), fsync=False)
+        take_warehouse(catalog, warehouse)
+        warehouse.claim("another")
+        with pytest.raises(ConfigurationError, match="belongs to another node") as refused:
+            take_warehouse(catalog, warehouse)
+        told = re.search(r"write (\S+) to that file", refused.value.hint or "")
+        assert told is not None
+        file = tmp_path / "warehouse/_penstock/node_id"
+        assert str(file) in (refused.value.detail or "")
+        file.write_text(told[1])
+        take_warehouse(catalog, warehouse)

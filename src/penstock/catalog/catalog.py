@@ -142,7 +142,10 @@ class Catalog:
     @classmethod
     def create(cls, url: str) -> Catalog:
         """Make a new node's catalog. Raises DuplicateObject, ConfigurationError, StorageError."""
-        return cls._with_statistics(Store.create(url), url)
+        catalog = cls._with_statistics(Store.create(url), url)
+        # A state store that was here before has left the numbers of other subscriptions.
+        catalog.statistics.keep_only(())
+        return catalog
 
     @classmethod
     def open(cls, url: str) -> Catalog:

@@ -147,7 +147,7 @@ class Warehouse:
         if found is None:
             raise self.not_there(self.node_id)
         if found != self.node_id:
-            raise self.not_ours(found)
+            raise self.not_ours(found, self.node_id)
 
     def not_there(self, node_id: str) -> StorageError:
         """Return the error for a warehouse that is missing."""
@@ -158,13 +158,13 @@ class Warehouse:
             f"for good, write {node_id} to that file of a new one, and subscribe again.",
         )
 
-    def not_ours(self, owner: str) -> ConfigurationError:
+    def not_ours(self, owner: str, node_id: str) -> ConfigurationError:
         """Return the error for another node's warehouse."""
         return ConfigurationError(
             f'the warehouse "{self.uri}" belongs to another node',
             detail=f'That node\'s id is {owner}, as "{self._owner_uri}" says.',
             hint="Set the parameter warehouse to one of its own. If that node is gone for good, "
-            "remove the file; this node then takes the warehouse over.",
+            f"write {node_id} to that file; this node then takes the warehouse over.",
         )
 
     def table_uri(self, schema: str, table: str) -> str:

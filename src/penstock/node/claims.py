@@ -121,7 +121,7 @@ def take_warehouse(catalog: Catalog, warehouse: Warehouse) -> None:
 def refuse(found: FoundWarehouse, node_id: str, warehouse: Warehouse) -> PenstockError | None:
     """Return the error if the node must not use the warehouse, else None."""
     if found.owner is not None:
-        return None if found.owner == node_id else warehouse.not_ours(found.owner)
+        return None if found.owner == node_id else warehouse.not_ours(found.owner, node_id)
     if found.recorded == warehouse.uri or (found.tables and not found.there):
         return warehouse.not_there(node_id)
     return None

@@ -178,7 +178,7 @@ class Node:
         self._warehouse.check_there()
         owner = self._warehouse.owner()
         if owner not in (None, self._catalog.node_info.node_id):
-            raise self._warehouse.not_ours(owner)
+            raise self._warehouse.not_ours(owner, self._catalog.node_info.node_id)
         if self._others is None:
             self._others = lease_on(self._warehouse, self.folder / LOCK_FILE)
         if self._others is not None and not self._catalog.node_lock.is_held():

@@ -2,13 +2,14 @@
 
 ``penstock init --recover`` makes the subscription again from this file; the cuts name its tables,
 which the first session takes up. The file has no secrets: a password in the connection string must
-be given again.
+be given again. It has a checksum, since a damaged value may look like another one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import zlib
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from penstock.walreceiver.conninfo import ConnInfo
 
 _OPTIONS: Final = tuple(option.name for option in dataclasses.fields(SubscriptionOptions))
 _HISTORY: Final = "history"
+_CHECKSUM: Final = "crc32"
 
 
 class Records:
@@ -68,14 +70,20 @@ def record_of(subscription: Subscription) -> bytes:
         "upgraded": None if upgraded is None else [str(upgraded.lsn), upgraded.xid],
         "options": options | {_HISTORY: str(subscription.history)},
     }
-    return f"{json.dumps(record, indent=1)}\n".encode()
+    return f"{json.dumps(record | {_CHECKSUM: _checksum(record)}, indent=1)}\n".encode()
+
+
+def _checksum(record: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(record).encode())
 
 
 def read_record(uri: str, content: bytes) -> dict[str, Any]:
     """Return the arguments of ``PgSubscription.create``. Raises ConfigurationError for a file that
     is damaged, or of a newer Penstock."""
     try:
-        record: dict[str, Any] = json.loads(content)
+        record: dict[str, Any] = dict(json.loads(content))
+        if record.pop(_CHECKSUM) != _checksum(record):
+            raise ValueError("its checksum is wrong")
         options, publisher, upgraded = (
             record.pop(name) for name in ("options", "publisher", "upgraded")
         )
