@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from backend.two_servers import Server, outcome, two_servers
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 
 pytestmark = pytest.mark.postgres
@@ -406,12 +407,12 @@ def compare(servers: list[Server], script: str, **options: Any) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("cursors", [None, Extended])
+@pytest.mark.parametrize("cursors", [in_make_faults(None), Extended])
 def test_settings_are_those_of_transactions(servers: list[Server], cursors: Any) -> None:
     compare(servers, _SETTINGS, cursors=cursors)
 
 
-@pytest.mark.parametrize("cursors", [None, Extended])
+@pytest.mark.parametrize("cursors", [in_make_faults(None), Extended])
 def test_modes_are_those_of_settings(servers: list[Server], cursors: Any) -> None:
     compare(servers, _MODES, cursors=cursors)
     _, node = servers

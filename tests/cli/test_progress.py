@@ -9,6 +9,7 @@ from pathlib import Path
 from cli.pace_of import pace_of
 from cli.statuses import subscription, table
 from cli.terminal import Terminal
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.cli.run import PlainLines
 from penstock.cli.status import amount
@@ -57,6 +58,7 @@ def test_bars_show_rate_total_and_time_left_and_go_away_when_done() -> None:
             assert wrapped.count(whole) == 1, (number, terminal.text())
 
 
+@part_of_make_faults
 def test_names_bars_and_the_time_left_fit_on_a_terminal_of_80_columns() -> None:
     line = re.compile(
         r"s copy public\.(big|small) +\S{20} \d+ [kM]B of 40 MB, (.+, )?\d:\d\d:\d\d left *$"

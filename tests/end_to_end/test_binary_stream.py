@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -69,6 +69,7 @@ _CASES = [
 ]
 
 
+@part_of_make_faults
 @pytest.mark.parametrize(("options", "changes"), _CASES)
 def test_types_that_come_while_it_streams(
     local_node: Callable[..., LocalNode], database: Database, options: str, changes: list[str]

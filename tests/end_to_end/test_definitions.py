@@ -252,6 +252,7 @@ def _wait_same(node: LocalNode, database: Database, cases: Iterable[str]) -> Non
         wait_until(lambda name=name: _same(node, database, name), f"t_{name}", 90)  # type: ignore[misc]
 
 
+@part_of_make_faults
 @pytest.mark.parametrize("version", [in_make_faults(14), 18])
 def test_tables_are_copied_again_while_nobody_writes(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database], version: int
@@ -381,7 +382,7 @@ _PARTITIONED = (
     ("change", "reason"),
     [
         ("TRUNCATE m1", '"m1" was emptied'),
-        ("DROP TABLE m1", '"m1" was dropped or detached'),
+        in_make_faults("DROP TABLE m1", '"m1" was dropped or detached'),
         ("ALTER TABLE root DETACH PARTITION m1", '"m1" was dropped or detached'),
         (
             "ALTER TABLE root ATTACH PARTITION stands FOR VALUES FROM (30) TO (40)",
@@ -403,7 +404,7 @@ _PARTITIONED = (
             "INSERT INTO root VALUES (41); COMMIT; BEGIN; TRUNCATE l",
             '"l" was emptied',
         ),
-        (
+        in_make_faults(
             "TRUNCATE root; COMMIT; BEGIN; INSERT INTO root VALUES (3); COMMIT; BEGIN;"
             "TRUNCATE m1, m2, m3, rest",
             '"m1" was emptied',

@@ -9,7 +9,7 @@ import pytest
 
 from end_to_end.compare import delta_rows
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node
@@ -58,6 +58,7 @@ def rows(node: NodeProcess, subscription: str = "s") -> list[tuple[int]]:
     return sorted(delta_rows(pin.uri, pin.version))
 
 
+@part_of_make_faults
 @pytest.mark.faults
 def test_after_a_kill_nothing_comes_twice(node: NodeProcess, database: Database) -> None:
     """The table has a batch that is in no cut, and the slot is behind it."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.node.status import SubscriptionStatus
 
@@ -26,6 +27,7 @@ _CHANGES = (
 )
 
 
+@part_of_make_faults
 def test_an_enum_fills_the_nodes_enum(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:

@@ -119,6 +119,7 @@ def test_a_standby_that_lacks_what_the_node_has_is_refused(tmp_path: Path, spark
         assert {row.v for row in rows} == {"first", "lost"}
 
 
+@part_of_make_faults
 @pytest.mark.parametrize("mode", [in_make_faults("fast"), "immediate"])
 def test_a_standby_is_promoted_while_it_is_followed(mode: Any, tmp_path: Path, spark: Any) -> None:
     """Its walsender goes on with the new timeline and tells nobody of it."""

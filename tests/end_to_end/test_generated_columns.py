@@ -9,6 +9,7 @@ import pytest
 
 from end_to_end.local_node import LocalNode
 from end_to_end.test_own_columns import wait_for
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -57,6 +58,7 @@ def _wanted(stock: Database, table: str) -> list[tuple[Any, ...]]:
     return sorted(stock.rows(f"SELECT {', '.join(_READ[table])} FROM {table}"), key=repr)
 
 
+@part_of_make_faults
 def test_rows_are_those_of_a_stock_subscriber(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:

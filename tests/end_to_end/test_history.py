@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from end_to_end.compare import Row, delta_rows, query
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import failpoint
@@ -177,6 +177,7 @@ CREATE TABLE {name}_2 PARTITION OF {name} FOR VALUES FROM (3) TO (MAXVALUE)
 """
 
 
+@part_of_make_faults
 @pytest.mark.parametrize("seed", [11, in_make_faults(12), in_make_faults(13)])
 def test_of_partitioned_tables_and_streamed_transactions(
     local_node: Callable[..., LocalNode], database: Database, seed: int

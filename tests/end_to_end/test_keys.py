@@ -226,6 +226,7 @@ def test_a_key_to_which_a_missing_row_did_not_move(
         stock.execute("DROP SUBSCRIPTION moved")
 
 
+@part_of_make_faults
 def test_missing_rows_of_partitions_are_told_as_a_server_tells_them(
     local_node: Callable[..., LocalNode],
     database: Database,
@@ -272,6 +273,7 @@ def test_missing_rows_of_partitions_are_told_as_a_server_tells_them(
     assert sorted(_CONFLICT.findall("\n".join(caplog.messages))) == theirs
 
 
+@part_of_make_faults
 def test_a_lost_race_of_one_table_hides_no_conflict_of_another(
     local_node: Callable[..., LocalNode],
     database: Database,

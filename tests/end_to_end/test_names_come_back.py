@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from publishing.lake_node import LakeNode
@@ -30,6 +30,7 @@ def far_ahead(database: Database, of: Database) -> None:
         database.execute("SELECT pg_logical_emit_message(false, 'x', 'x'); SELECT pg_switch_wal()")
 
 
+@part_of_make_faults
 @pytest.mark.parametrize("by_port", [True, in_make_faults(False)], ids=["port", "Node.sql"])
 def test_a_new_subscription_at_another_cluster(
     lake: LakeNode, database_on: Callable[..., Database], by_port: bool

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from end_to_end.local_node import LocalNode
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("version", [14, 15, 16, 17, 18])
-@pytest.mark.parametrize("refresh", ["true", "false"])
+@pytest.mark.parametrize("version", [14, *map(in_make_faults, (15, 16, 17)), 18])
+@pytest.mark.parametrize("refresh", ["true", in_make_faults("false")])
 def test_a_publication_is_followed_that_was_made_just_now(
     local_node: Callable[..., LocalNode],
     database_on: Callable[..., Database],

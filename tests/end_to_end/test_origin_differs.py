@@ -13,6 +13,7 @@ import pytest
 
 from end_to_end.local_node import LocalNode
 from end_to_end.test_conflicts_table import conflicts
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres, wait_until
 
@@ -35,6 +36,7 @@ def told(log: str) -> list[tuple[str, ...]]:
     return sorted(tuple(re.sub(r"pg_\d+", "pg_N", text) for text in m) for m in _TOLD.findall(log))
 
 
+@part_of_make_faults
 def test_rows_that_others_have_written(
     local_node: Callable[..., LocalNode],
     database_on: Callable[..., Database],

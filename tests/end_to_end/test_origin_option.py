@@ -66,7 +66,7 @@ def _change_both(cascade: Any, second: Database, more: int = 0) -> None:
     second.execute(f"INSERT INTO t VALUES ({more + 3}, 'here{more}')")
 
 
-@pytest.mark.parametrize("backlog", ["-1", "0"])
+@pytest.mark.parametrize("backlog", [in_make_faults("-1"), "0"])
 @pytest.mark.parametrize("version", [in_make_faults(16), 18])
 def test_own_changes_or_all(
     version: int, backlog: str, cascade: Any, tmp_path: Path, spark: Any

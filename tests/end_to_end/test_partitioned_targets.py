@@ -149,6 +149,7 @@ def compare(node: LocalNode, stock: Database, *roots: str) -> int:
     return rows
 
 
+@part_of_make_faults
 def test_copy_and_stream(
     local_node: Callable[..., LocalNode], database_on: Callable[..., Database]
 ) -> None:

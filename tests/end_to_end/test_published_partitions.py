@@ -12,7 +12,7 @@ import pytest
 from end_to_end.after_copy import after_first_copy
 from end_to_end.compare import Row, publisher_rows
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 
@@ -52,6 +52,7 @@ def _change(database: Database) -> None:
             database.execute(f"BEGIN; {transaction}; COMMIT")
 
 
+@part_of_make_faults
 @pytest.mark.parametrize(
     ("option", "place"),
     [

@@ -12,6 +12,7 @@ import pytest
 
 from end_to_end.compare import delta_rows, difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.errors import NotInPrerequisiteState
@@ -237,6 +238,7 @@ def test_any_key(local_node: Callable[..., LocalNode], database: Database) -> No
         assert_equal(node, database, table, as_text=as_text)
 
 
+@part_of_make_faults
 def test_an_error_is_not_kept_waiting_by_a_copy_that_waits(
     local_node: Callable[..., LocalNode],
     database: Database,

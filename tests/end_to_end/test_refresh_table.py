@@ -10,6 +10,7 @@ import pytest
 
 from end_to_end.compare import delta_rows, difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.errors import PenstockError
 
@@ -69,6 +70,7 @@ def test_one_table_is_copied_again_under_traffic(node: LocalNode, database: Data
     assert (after["a.t"].lsn or 0) > (before["a.t"].lsn or 0)
 
 
+@part_of_make_faults
 def test_readers_keep_the_old_contents_until_the_copy_is_there(
     node: LocalNode, database: Database
 ) -> None:

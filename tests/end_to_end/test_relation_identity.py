@@ -304,6 +304,7 @@ def test_another_delta_table_in_the_place_of_the_copied_one(
     assert_equal(node, database, "a", "b")
 
 
+@part_of_make_faults
 def test_tables_whose_names_join_to_the_same_text(
     local_node: Callable[..., LocalNode], database: Database
 ) -> None:

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from end_to_end.compare import Row, query
 from end_to_end.local_node import LocalNode
 from end_to_end.test_history import _TABLES, Story, follow, history, kill_at
-from faults.heavy import HEAVY, in_make_faults
+from faults.heavy import HEAVY, in_make_faults, part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import failpoint
@@ -154,6 +154,7 @@ def test_what_stays(shop: LocalNode, database: Database) -> None:
     assert found(node.warehouse, "w")[1].total() == 2 + 19
 
 
+@part_of_make_faults
 def test_on_and_off_and_copied_again(shop: LocalNode, database: Database) -> None:
     node = shop
     database.execute("DELETE FROM t WHERE a < 4; DELETE FROM w WHERE a = 1")

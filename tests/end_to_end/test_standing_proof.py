@@ -121,6 +121,7 @@ def test_a_difference_parks_where_the_subscription_says_so(
     assert len(node.rows("u")) == 101
 
 
+@part_of_make_faults
 def test_traffic_tables_that_come_and_go_and_the_option_itself(
     local_node: LocalNodes, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +174,7 @@ def test_known_lacks_are_no_difference(local_node: LocalNodes, database: Databas
     assert not node.status("s").stopped
 
 
+@part_of_make_faults
 def test_operations_that_are_not_published_are_no_difference(
     local_node: LocalNodes, database: Database, spark: Any
 ) -> None:
@@ -198,6 +200,7 @@ def test_operations_that_are_not_published_are_no_difference(
     assert "extra" not in (parked.error_detail or "")
 
 
+@part_of_make_faults
 def test_a_transaction_that_keeps_slots_waiting_holds_the_worker_for_seconds(
     local_node: LocalNodes, database: Database
 ) -> None:
@@ -328,6 +331,7 @@ def test_a_publisher_that_hangs_does_not_hold_the_node(
                 ending.join()
 
 
+@part_of_make_faults
 def test_killed_amid_a_comparison_it_goes_on(tmp_path: Any, database: Database) -> None:
     database.execute(
         "CREATE TABLE t (a integer PRIMARY KEY, b text);"

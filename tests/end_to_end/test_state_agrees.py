@@ -98,6 +98,7 @@ def reopened(node: LocalNode, spark: Any) -> None:
     node.node.start()
 
 
+@part_of_make_faults
 def test_a_publisher_that_was_promoted_goes_on_and_one_that_was_restored_stops(
     tmp_path: Path, spark: Any
 ) -> None:

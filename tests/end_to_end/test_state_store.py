@@ -16,6 +16,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock import Node
 from penstock.embedded import EmbeddedPostgres, free_port, wait_until
@@ -57,6 +58,7 @@ def same(node: LocalNode, database: Database) -> None:
         assert not wrong, str(wrong)
 
 
+@part_of_make_faults
 def test_it_goes_on_when_its_state_has_been_away(
     spark: Any, tmp_path: Path, database: Database, state_server: EmbeddedPostgres
 ) -> None:

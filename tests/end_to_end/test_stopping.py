@@ -119,6 +119,7 @@ def test_the_second_signal_ends_it_at_once(node: NodeProcess, database: Database
         assert "stopping at once" in node.log()
 
 
+@part_of_make_faults
 def test_ctrl_c_ends_a_stream_after_its_cut(node: NodeProcess, database: Database) -> None:
     subscribe(node, database, "fast")
     node.start()

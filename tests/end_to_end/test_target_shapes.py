@@ -190,6 +190,7 @@ def test_a_primary_key_that_moves_on_both_sides(
         stock.execute("DROP SUBSCRIPTION keys")
 
 
+@part_of_make_faults
 def test_a_table_without_columns(
     local_node: Callable[..., LocalNode], database: Database, spark: Any
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_copy_is_refused_while_the_node_runs(
     caught_up(copy, database)
 
 
+@part_of_make_faults
 def test_a_node_that_was_replaced_ends(
     node: NodeProcess, copy: NodeProcess, database: Database
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_node_that_was_replaced_ends(
     assert sorted(delta_rows(pin.uri, pin.version)) == [(i,) for i in range(1, 201)]
 
 
+@part_of_make_faults
 def test_a_signal_ends_the_wait_for_the_other_node(node: NodeProcess, copy: NodeProcess) -> None:
     """As it ends a node that runs: nothing is wrong."""
     os.killpg(node.pid, signal.SIGSTOP)
@@ -121,6 +123,7 @@ def test_a_signal_ends_the_wait_for_the_other_node(node: NodeProcess, copy: Node
     os.killpg(node.pid, signal.SIGCONT)
 
 
+@part_of_make_faults
 def test_a_killed_node_starts_again_at_once(node: NodeProcess, database: Database) -> None:
     """Its lease, which it has not given back, is known to be of an ended process."""
     node.kill9()

@@ -281,6 +281,7 @@ class _Stock:
         self.database.execute("ALTER SUBSCRIPTION stock ENABLE")
 
 
+@part_of_make_faults
 def test_what_was_prepared_is_skipped_by_the_lsn_of_its_prepare(
     local_node: Callable[..., LocalNode], publisher: Callable[..., Database]
 ) -> None:

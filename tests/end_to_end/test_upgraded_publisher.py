@@ -122,6 +122,7 @@ def moved(
             yield node, publisher, subscriber
 
 
+@part_of_make_faults
 def test_a_subscription_goes_on_after_pg_upgrade(tmp_path: Path, spark: Any) -> None:
     """By the statement of the hint, and not by itself; what was changed since is found."""
     with moved(tmp_path, spark, "on_table_error = park, verify_interval = '1 day'") as (

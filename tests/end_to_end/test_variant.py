@@ -134,6 +134,7 @@ class _Lake:
             self.check(table, key)
 
 
+@part_of_make_faults
 @pytest.mark.parametrize(
     "options",
     [

@@ -214,6 +214,7 @@ def test_more_than_can_be_told_is_told_in_part(
     assert (found.publisher_rows, found.node_rows) == (20000, 0)
 
 
+@part_of_make_faults
 @pytest.mark.parametrize("version", [in_make_faults(15), 18])
 def test_columns_rows_and_partitions_are_those_of_the_publication(
     local_node: LocalNodes, database_on: Callable[..., Database], spark: Any, version: int

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from typer.testing import CliRunner
 
 from end_to_end.local_node import LocalNode
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.catalog.pg_subscription import CutRequest
 from penstock.cli.main import app
@@ -143,6 +143,7 @@ def test_while_a_request_stands_nothing_beyond_it_is_applied(
     assert len(node.rows("t")) == 1001
 
 
+@part_of_make_faults
 def test_a_command_that_was_killed_holds_the_node_for_a_while_only(
     local_node: LocalNodes,
     database: Database,
@@ -302,6 +303,7 @@ def run(node: LocalNode, *arguments: str) -> tuple[int, str]:
     return done.exit_code, done.stdout
 
 
+@part_of_make_faults
 def test_equal_is_said_only_of_tables_that_were_compared_whole(
     local_node: LocalNodes, database: Database, spark: Any
 ) -> None:

@@ -162,6 +162,7 @@ def test_wider_types_inside_of_batches(
     assert (copied(node, "t"), copied(node, "bag")) == (2, 2)
 
 
+@part_of_make_faults
 def test_wider_types_between_copy_and_stream(
     local_node: Callable[..., LocalNode], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
+from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import failpoint
@@ -220,6 +221,7 @@ def test_files_are_removed_when_definitions_have_changed(
     wait_until(lambda: not litter(node.warehouse), "the end of files that nobody needs", 20)
 
 
+@part_of_make_faults
 def test_a_node_that_is_killed_leaves_no_files(tmp_path: Path, publisher: Database) -> None:
     node = NodeProcess(tmp_path / "node")
     try:

@@ -20,7 +20,7 @@ from penstock.sql.to_duckdb.numeric_functions import numeric_division, numeric_r
 
 pytestmark = pytest.mark.postgres
 
-SHARE = float(os.environ.get("PENSTOCK_ORACLE_SHARE", "0.2"))
+SHARE = float(os.environ.get("PENSTOCK_ORACLE_SHARE", "0.03"))
 SEED = int(os.environ.get("PENSTOCK_ORACLE_SEED", "1"))
 _LEAST = 20_000
 _QUOTIENTS = 3000

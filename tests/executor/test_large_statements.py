@@ -12,6 +12,7 @@ from typing import TypeVar
 import pytest
 
 from executor.lake_oracle import LakeOracle, Rows
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.errors import PenstockError
 from penstock.publication.row_filter import compile_row_filter
@@ -97,7 +98,12 @@ _CONDITIONS = {
 }
 
 
-@pytest.mark.parametrize("name", _CONDITIONS)
+_LONGEST = ("20,000 AND", "5,000 OR", "CASE", "AND of ORs", "NOT IN")
+
+
+@pytest.mark.parametrize(
+    "name", [in_make_faults(name) if name in _LONGEST else name for name in _CONDITIONS]
+)
 def test_conditions(tables: LakeOracle, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     condition = _CONDITIONS[name]
     query = f"SELECT id FROM t WHERE {condition} ORDER BY id"
@@ -109,7 +115,9 @@ def test_conditions(tables: LakeOracle, name: str, capsys: pytest.CaptureFixture
     assert ours.rows == theirs.rows
 
 
-@pytest.mark.parametrize("name", ["AND, may fail", "5,000 OR", "IN", "300 ||", "CASE"])
+@pytest.mark.parametrize(
+    "name", ["AND, may fail", in_make_faults("5,000 OR"), "IN", "300 ||", in_make_faults("CASE")]
+)
 def test_changes(tables: LakeOracle, name: str) -> None:
     for change in ("UPDATE t SET a = 1, v = 'new'", "DELETE FROM t"):
         assert tables.compare_change(f"{change} WHERE {_CONDITIONS[name]}") == "equal"
@@ -121,7 +129,11 @@ def test_a_long_literal_is_set(tables: LakeOracle) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["AND", "OR, may fail", "20,000 AND", "OR of ANDs", "right parentheses", "IN", "CASE"]
+    "name",
+    [
+        *("AND", "OR, may fail", "OR of ANDs", "right parentheses", "IN"),
+        *map(in_make_faults, ("20,000 AND", "CASE")),
+    ],
 )
 def test_row_filters(tables: LakeOracle, name: str) -> None:
     """The predicate of a filter, beside a server's WHERE."""
@@ -143,6 +155,7 @@ def _truths() -> Iterator[list[str | None]]:
                 yield [str(number), p, q, x]
 
 
+@part_of_make_faults
 def test_truth_and_errors_of_many_operands(tables: LakeOracle) -> None:
     """Row by row: NULL is neither true nor false, and what decides comes before what fails."""
     rows = list(_truths())
@@ -176,7 +189,7 @@ def _values(count: int) -> str:
     )
 
 
-@pytest.mark.parametrize("count", [99, 100, 10_000, 50_000])
+@pytest.mark.parametrize("count", [99, 100, 10_000, in_make_faults(50_000)])
 def test_rows_of_values(tables: LakeOracle, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     statement = f"INSERT INTO n VALUES {_values(count)}"
     theirs, took_theirs = _timed(lambda: tables.inserted_by_server(statement, "n"))

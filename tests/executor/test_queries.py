@@ -15,7 +15,7 @@ from fix_postgres import Database
 
 pytestmark = pytest.mark.postgres
 
-QUERIES = int(os.environ.get("PENSTOCK_ORACLE_QUERIES", "600"))
+QUERIES = int(os.environ.get("PENSTOCK_ORACLE_QUERIES", "300"))
 SEED = int(os.environ.get("PENSTOCK_ORACLE_SEED", "1"))
 _ROWS = 30
 

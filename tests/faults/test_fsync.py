@@ -133,6 +133,7 @@ def check(
     return looked, lacks
 
 
+@part_of_make_faults
 def test_everything_is_on_disk_before_it_is_acknowledged(
     traced_node: Callable[[bool], Any],
 ) -> None:

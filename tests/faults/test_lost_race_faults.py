@@ -169,6 +169,7 @@ def past(node: NodeProcess, database: Database, conflicting: str, lsn: Lsn, by: 
     check(node, conflicting, PASSED)
 
 
+@part_of_make_faults
 @pytest.mark.parametrize(
     ("options", "made", "by"),
     [

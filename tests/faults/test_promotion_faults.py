@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from end_to_end.compare import delta_rows
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
 from penstock import Node, failpoint
@@ -85,6 +85,7 @@ def _start_at(node: NodeProcess, publisher: Database, name: str) -> None:
     wait_until(lambda: publisher.value(active), "the stream", 60)
 
 
+@part_of_make_faults
 @pytest.mark.parametrize(
     ("servers", "name"),
     [

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from faults.test_block_faults import Bank
 from penstock import failpoint
 from penstock.embedded import EmbeddedPostgres
@@ -90,6 +90,7 @@ def test_killed_before_the_client_may_go_on(bank: Bank, place: str) -> None:
     assert _rows(bank.conninfo) == _rows(bank.conninfo, _GET_BYTES) == []
 
 
+@part_of_make_faults
 def test_killed_before_the_client_says_its_next_word(bank: Bank) -> None:
     """Its rows come again, as from a server; afterwards they do not."""
     with EmbeddedPostgres(17, settings={"wal_level": "logical"}) as server:
@@ -112,6 +113,7 @@ def test_killed_before_the_client_says_its_next_word(bank: Bank) -> None:
     assert _rows(bank.conninfo) == []
 
 
+@part_of_make_faults
 def test_killed_when_the_client_has_said_it(bank: Bank) -> None:
     bank.node.stop()
     bank.start(failpoint.AFTER_SLOT_SAVED)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
+from faults.heavy import part_of_make_faults
 from lakehouse.tables import APP, accounts, again, commit, delta_rs_ids, write
 from penstock.errors import NotInPrerequisiteState
 from penstock.lakehouse.storage import local_path
@@ -41,6 +42,7 @@ def take_back(table: DeltaTable, since: int) -> bool:
     return True
 
 
+@part_of_make_faults
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(before=STEPS, taken_back=STEPS, after=STEPS)
 def test_rows_and_marker_are_as_before(

@@ -11,6 +11,7 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from end_to_end.compare import query
+from faults.heavy import part_of_make_faults
 from penstock.lakehouse.side_table import CONFLICTS, VERIFICATIONS, SideTable
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
@@ -90,6 +91,7 @@ def verification(number: int, ended: datetime) -> pa.Table:
     return pa.Table.from_pylist([{"relation": f"public.t{number}", "ended": ended}], VERIFICATIONS)
 
 
+@part_of_make_faults
 def test_what_is_old_goes_and_small_files_are_put_together(tmp_path: Path) -> None:
     table = Warehouse(str(tmp_path), fsync=False).verifications
     table.keep_since("ended", None)  # there is none yet

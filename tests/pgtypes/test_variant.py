@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.variant_utils import VariantUtils
 
+from faults.heavy import part_of_make_faults
 from penstock.errors import PenstockError
 from penstock.pgtypes.variant import (
     DEPTH_LIMIT,
@@ -108,6 +109,7 @@ def test_the_bytes_are_those_of_spark(text: str, value: str, metadata: str) -> N
     assert encoded(text) == (bytes.fromhex(value), bytes.fromhex(metadata))
 
 
+@part_of_make_faults
 def test_large_ones() -> None:
     keys = {f"k{n}": n for n in range(300)}
     for value in (keys, {"a" * 70000: [["x" * 70_000] * 300]}, list(range(100_000)), [keys] * 300):

@@ -89,6 +89,7 @@ def test_partition_values_of_every_type(published: PublishingLake) -> None:
     assert [change[0] for change in subscriber.catch_up()] == ["U", "D"]
 
 
+@part_of_make_faults
 def test_values_at_the_edges(published: PublishingLake) -> None:
     table = published.table(
         "edges", "id INT, f DOUBLE, t TIMESTAMP, n DECIMAL(38,10), a ARRAY<DOUBLE>"

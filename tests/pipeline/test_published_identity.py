@@ -115,6 +115,7 @@ def test_duplicate_keys_stop_the_stream(published: PublishingLake) -> None:
     )
 
 
+@part_of_make_faults
 def test_duplicates_that_a_writer_only_moves_stop_nothing(published: PublishingLake) -> None:
     """They cancel as often as they are there; Spark writes the whole file again for each update."""
     table = published.table("moved", "id INT, v STRING, n INT", enableDeletionVectors="false")

@@ -66,6 +66,7 @@ def test_a_range_with_compactions_in_between(published: PublishingLake) -> None:
     assert subscriber.catch_up_at_once() == ["D 6,"]
 
 
+@part_of_make_faults
 def test_the_node_compacts_while_rows_are_deleted(published: PublishingLake) -> None:
     """The new file has rows that are deleted, from the commit on that names it."""
     table = items(published)

@@ -109,6 +109,7 @@ def test_overwrites_send_the_difference(published: PublishingLake, clauses: str)
     assert subscriber.catch_up() == ["D 6,,"]
 
 
+@part_of_make_faults
 def test_dynamic_partition_overwrite(published: PublishingLake) -> None:
     table = items(published, clauses="PARTITIONED BY (part)")
     subscriber = table.follow()
@@ -120,6 +121,7 @@ def test_dynamic_partition_overwrite(published: PublishingLake) -> None:
     assert sorted(subscriber.catch_up()) == ["D 1,,", "D 2,,", "D 5,,"]
 
 
+@part_of_make_faults
 def test_a_row_moves_to_another_partition(published: PublishingLake) -> None:
     table = items(published, clauses="PARTITIONED BY (part)")
     subscriber = table.follow()

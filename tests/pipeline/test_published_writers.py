@@ -52,6 +52,7 @@ def test_tables_of_delta_rs(published: PublishingLake, partitioned: bool) -> Non
     assert sorted(subscriber.catch_up()) == ["I 3,", "U 1,a b/ü%=:", "U 2,b"]
 
 
+@part_of_make_faults
 def test_views_that_delta_rs_has_written(published: PublishingLake) -> None:
     """What delta-rs rewrites has its engine's layout; a vector of Spark's makes us filter it."""
     table = PublishedTable(published, "rs_views")

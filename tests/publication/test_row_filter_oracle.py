@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from faults.heavy import in_make_faults
 from penstock.embedded import EmbeddedPostgres
 from penstock.publication.row_filter import RowFilter
 from publication.filters import VALUES, Filters, random_rows
@@ -231,7 +232,9 @@ def test_what_stands_beside_null_fails_as_in_postgresql(text: str, world: World)
     agree(world, text, Counts())
 
 
-@pytest.mark.parametrize("field", ["year", "month", "quarter", "week", "dow", "isodow", "doy"])
+@pytest.mark.parametrize(
+    "field", ["year", "week", *map(in_make_faults, ("month", "quarter", "dow", "isodow", "doy"))]
+)
 def test_fields_of_dates_before_christ(field: str, world: World) -> None:
     """Columns of the lake hold none, but filters compute some."""
     days = ["0", "-1", "-366", "-367", "-1462", "-16000", "400", None]

@@ -13,6 +13,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+from faults.heavy import in_make_faults
 from fix_postgres import Database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.pgoutput import messages as m
@@ -235,8 +236,12 @@ def test_what_is_prepared_is_sent_by_the_publications_of_its_prepare(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("story", [_SIMPLE, _STORY], ids=["simple", "long"])
-@pytest.mark.parametrize("away", [True, False], ids=["away", "streaming"])
+@pytest.mark.parametrize(
+    "story", [in_make_faults(_SIMPLE, id="simple"), pytest.param(_STORY, id="long")]
+)
+@pytest.mark.parametrize(
+    "away", [pytest.param(True, id="away"), in_make_faults(False, id="streaming")]
+)
 def test_a_subscriber_has_the_rows_that_the_one_of_a_server_has(
     tmp_path: Path,
     spark: Any,

@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from pyroaring import BitMap
 
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database, _database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import StorageError
@@ -410,6 +411,7 @@ def test_an_old_copy_of_the_state_comes_back(lake: LakeNode) -> None:
     assert sorted(lake.rows("SELECT id FROM q")) == [(1,), (2,), (3,), (4,)]
 
 
+@part_of_make_faults
 def test_the_banks_sum(lake: LakeNode) -> None:
     """Transfers of several sessions, a third of them in two phases, while others look."""
     accounts = 6

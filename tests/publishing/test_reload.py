@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from penstock.node.status import SubscriptionStatus
@@ -66,6 +67,7 @@ class Reloading:
         return len(self.lake.node.cuts("one"))
 
 
+@part_of_make_faults
 def test_a_node_that_runs(
     spark: Any, database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from faults.heavy import in_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.walreceiver.slot_source import PenstockSlot, SlotStreamReader
 from publishing.lake_node import LakeNode
@@ -41,6 +41,7 @@ class Reader:
         return sorted(row.data for row in rows if row.data.startswith("table"))
 
 
+@part_of_make_faults
 @pytest.mark.parametrize("where", ["node", in_make_faults("server")])
 def test_each_change_comes_once(
     where: str,

@@ -81,6 +81,7 @@ def test_rows_that_come_meanwhile_are_younger_than_the_statement(
     assert sorted(lake.rows("SELECT * FROM comes")) == [(1, 2), (2, 1)]
 
 
+@part_of_make_faults
 def test_a_table_that_never_rests(
     lake: LakeNode, after_reading: Callable[[str, int], None]
 ) -> None:
@@ -195,6 +196,7 @@ def test_what_delta_alone_may_write_is_left_to_it(
     assert sorted(lake.rows("SELECT v FROM checked")) == [(2,), (3,)]
 
 
+@part_of_make_faults
 def test_texts_have_the_length_that_spark_keeps(
     lake: LakeNode, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,7 +190,7 @@ def test_a_row_that_comes_after_an_update_has_looked(
 @pytest.mark.parametrize(
     ("other", "refused", "rows"),
     [
-        ("INSERT INTO race VALUES (16, 5)", False, {"race1": [4], "race2": [11, 16]}),
+        in_make_faults("INSERT INTO race VALUES (16, 5)", False, {"race1": [4], "race2": [11, 16]}),
         ("DELETE FROM race WHERE a = 15", True, {"race1": [1], "race2": []}),
     ],
     ids=["insert", "delete"],

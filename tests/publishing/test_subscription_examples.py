@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database
 from penstock.embedded import wait_until
 from publishing.lake_node import LakeNode
@@ -48,6 +49,7 @@ SELECT * FROM t3 ORDER BY e;
 """
 
 
+@part_of_make_faults
 def test_publications_combined(
     pair: Pair, lake: LakeNode, subscriber: Callable[..., Database]
 ) -> None:

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import pytest
 
+from faults.heavy import part_of_make_faults
 from fix_postgres import Database, _database
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.embedded import EmbeddedPostgres, wait_until
@@ -198,6 +199,7 @@ def test_pg_recvlogical(lake: LakeNode) -> None:
         started.wait(60)
 
 
+@part_of_make_faults
 def test_both_phases_wait_for_a_standby(lake: LakeNode, database: Database) -> None:
     """As on a server; a session that gives up the wait is warned, and what it did stays."""
     create = "CREATE TABLE waits (id int PRIMARY KEY)"

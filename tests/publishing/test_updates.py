@@ -271,6 +271,7 @@ _MOVES = (
 )
 
 
+@part_of_make_faults
 @pytest.mark.parametrize("via_root", [False, True])
 def test_rows_that_move_between_partitions(publishers: Publishers, via_root: bool) -> None:
     name = "as_root" if via_root else "as_leaves"
