@@ -40,6 +40,7 @@ from penstock.protocol.replication_grammar import (
 from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sqlstate import UndefinedFile
 from penstock.walsender.feed import Feed
+from penstock.walsender.lost_changes import SUBSCRIBE_AGAIN
 from penstock.walsender.slot_checks import check_replication
 from penstock.walsender.stream import SenderState, Stream
 
@@ -222,8 +223,8 @@ class ReplicationCommands:
                 raise PenstockError(
                     f"requested starting point {command.start} is ahead of the WAL flush position "
                     f"of this server {end}",
-                    hint="The node's state store may have been restored from an older copy: drop "
-                    "the slot and the subscription and subscribe again.",
+                    hint="The node's state store may have been restored from an older copy. "
+                    f"{SUBSCRIBE_AGAIN}",
                 )
 
             def run(wire: Duplex) -> None:

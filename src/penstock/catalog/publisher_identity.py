@@ -69,13 +69,19 @@ def check_identity(
 def copy_anew(subscription: str, slot: str | None = None) -> str:
     """Return a hint to copy everything again, the last resort that always works. ``slot``: the
     slot's name, if it is not the subscription's."""
-    command, name = alter(subscription), simple_quote_literal(slot or subscription)
+    command = alter(subscription)
     return (
         f"To copy its tables again: {command} DISABLE; {command} SET (slot_name = NONE); DROP "
-        f"SUBSCRIPTION {quote_identifier(subscription)}; on the publisher SELECT "
-        "pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = "
-        f"{name}; remove the folders of its tables from the warehouse; and then CREATE "
-        "SUBSCRIPTION as before."
+        f"SUBSCRIPTION {quote_identifier(subscription)}; {create_anew(slot or subscription)}"
+    )
+
+
+def create_anew(slot: str) -> str:
+    """Return how a subscription that is gone from the node is created again, for hints."""
+    return (
+        "on the publisher SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+        f"WHERE slot_name = {simple_quote_literal(slot)}; remove the folders of its tables from "
+        "the warehouse; and then CREATE SUBSCRIPTION as before."
     )
 
 

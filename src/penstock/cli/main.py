@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from penstock.catalog.publisher_identity import create_anew
 from penstock.cli import NodeDir, run, status, verify
 from penstock.errors import ConfigurationError, PenstockError, SparkLost
 from penstock.identifiers import simple_quote_literal
@@ -127,7 +128,10 @@ def _recover(directory: Path, warehouse: str, state: str) -> None:
                 "stops, and must be copied again."
             )
     for name in found.unknown:
-        typer.echo(f"Not made again: subscription {name}, of which there is no record: CREATE it")
+        typer.echo(
+            f"Not made again: subscription {name}, of which there is no record. To copy its tables "
+            f"again, if its slot had its name: {create_anew(name)}"
+        )
     for name in found.others:
         typer.echo(f"Not made again: another subscription {name}, which has no cuts")
     if found.subscriptions:

@@ -33,6 +33,7 @@ from penstock.lakehouse import jars
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
+from penstock.walreceiver.slots import WRITING
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -270,7 +271,7 @@ def _make_slot(publisher: Publisher) -> Finding:
         if time.monotonic() > until:
             raise NotInPrerequisiteState(
                 f"the publisher has not made a slot within {_SLOT_SECONDS:.0f} s",
-                hint="It waits for the end of transactions that write: see pg_stat_activity there.",
+                hint=f"It waits for the end of transactions that write: {WRITING}",
             )
 
     publisher.connection.interrupt = give_up

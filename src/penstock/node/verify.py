@@ -60,7 +60,7 @@ from penstock.subscription.replica_identity import living
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
 from penstock.walreceiver.publisher import Publisher
-from penstock.walreceiver.slots import sync_slot_prefix
+from penstock.walreceiver.slots import WRITING, sync_slot_prefix
 from penstock.walreceiver.snapshot_holder import SnapshotHolder
 from penstock.walreceiver.table_info import RemoteTable
 from penstock.walreceiver.table_locks import LockMessages, TableLocks
@@ -391,8 +391,7 @@ class Verifier:
                 raise NotInPrerequisiteState(
                     f"the publisher has made no slot within {most:g} s",
                     detail="It waits for all transactions that write, in any database.",
-                    hint="Run penstock verify when no long transaction runs: SELECT pid, "
-                    "xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL;",
+                    hint=f"Run penstock verify when no long transaction runs: {WRITING}",
                 )
 
         with self._requested(_present(publisher)) as move:

@@ -63,6 +63,10 @@ from penstock.publication.row_filter import matches, published_as
 from penstock.relation import ReplicaIdentity
 from penstock.sqlstate import NotNullViolation, UniqueViolation
 
+_COPY_AGAIN: Final = (
+    "Then drop the subscriptions to the table, which drops their slots, and subscribe again: it is "
+    "copied again."
+)
 _INLINE_BYTES: Final = 1 << 20
 """Bytes of messages that come back with an item's result; more go through the staging area."""
 _INLINE_OF_A_JOB: Final = 16 << 20
@@ -838,7 +842,7 @@ def _check_unique(item: ChangeItem, duck: duckdb.DuckDBPyConnection) -> None:
             f'key of table "{item.table.name}" is not unique',
             detail=f"There are several rows with the same ({names}): {keys}.",
             hint="Remove the duplicates, or choose another key: ALTER TABLE ... REPLICA IDENTITY "
-            "USING KEY (...), or FULL; then drop the slot and copy the table again.",
+            f"USING KEY (...), or FULL. {_COPY_AGAIN}",
         )
 
 
@@ -891,7 +895,7 @@ def check_not_null(table: PublishedTable, rows: pa.Table) -> None:
                 "violates not-null constraint",
                 detail="The column belongs to the replica identity of the table.",
                 hint="Give the rows a key, or choose another identity: ALTER TABLE ... REPLICA "
-                "IDENTITY USING KEY (...), or FULL; then drop the slot and copy the table again.",
+                f"IDENTITY USING KEY (...), or FULL. {_COPY_AGAIN}",
             )
 
 

@@ -23,6 +23,7 @@ from penstock.catalog import (
     SubscriptionRelState,
     TwoPhaseState,
 )
+from penstock.catalog.publisher_identity import copy_anew
 from penstock.civil import EPOCH_MICROSECONDS
 from penstock.errors import StorageError, UndefinedObject
 from penstock.failpoint import AFTER_PREPARE, failpoint
@@ -39,7 +40,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class PreparedStore:
     """The place where one subscription's prepared transactions are kept. ``folder``: a URI in the
-    warehouse. ``check``: is called before a transaction's files are removed."""
+    warehouse. ``check``: is called before a transaction's files are removed. ``way_back``: the hint
+    if they are lost."""
 
     catalog: Catalog
     subid: int
@@ -47,6 +49,7 @@ class PreparedStore:
     folder: str
     spool_folder: Path
     check: Callable[[], None] = lambda: None
+    way_back: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ def two_phase(
             warehouse.prepared_uri(subscription.app_id),
             spool_folder,
             lambda: warehouse.check_lease(),
+            copy_anew(subscription.name, subscription.slot_name),
         ),
     )
 
@@ -190,8 +194,8 @@ class PreparedTransactions:
                 f'prepared transaction with identifier "{gid}" does not exist',
                 detail=f'At the publisher it is "{message.gid}", which has been committed there.',
                 hint="The node's state store seems to be an older copy of itself, as the "
-                f'warehouse has what the transaction did, in "{self._store.folder}": drop the '
-                "subscription and subscribe again.",
+                f'warehouse has what the transaction did, in "{self._store.folder}". '
+                f"{self._store.way_back}",
             )
 
     def _put_prepared(self, xact: PreparedXact) -> None:
@@ -234,8 +238,8 @@ class PreparedTransactions:
         if spooled is None:
             raise StorageError(
                 f'file "{uri}" of the prepared transaction "{xact.gid}" is damaged',
-                hint="Put it back from a backup. Otherwise drop the subscription and create it "
-                "again, with a copy: the publisher no longer has the transaction's changes.",
+                hint="Put it back from a backup; the publisher no longer has the transaction's "
+                f"changes. {self._store.way_back}",
                 sqlstate="XX001",
             )
         return FrameRun(size=len(content), spooled=spooled)

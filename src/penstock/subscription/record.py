@@ -102,6 +102,7 @@ def read_record(uri: str, content: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
             f'the record "{uri}" cannot be read: {error}',
-            hint="Remove it, and subscribe again: its tables and cuts are not affected.",
+            hint="Put it back from a copy. Or remove it: the other subscriptions are made again "
+            "then, and it is told how its tables are copied again.",
         ) from None
     return {**record, **options}

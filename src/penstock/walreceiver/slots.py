@@ -24,6 +24,13 @@ _OLD_SNAPSHOT = {
 }
 
 
+WRITING: Final = (
+    "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL; "
+    "SELECT gid, prepared, owner FROM pg_prepared_xacts;"
+)
+"""Queries, for hints, of the transactions that keep a slot from being made: also prepared ones,
+which have no session."""
+
 LOST: Final = "lost"
 """The wal_status of a slot whose WAL is gone (slotfuncs.c)."""
 UNRESERVED: Final = "unreserved"

@@ -321,7 +321,8 @@ def _lock_error(name: Name, error: PenstockError, messages: LockMessages) -> Pen
         "for one (ALTER TABLE, TRUNCATE, CLUSTER, VACUUM FULL, LOCK TABLE).",
         hint=f"{messages.later} To see who it is, on the publisher: "
         "SELECT pid, mode, granted FROM pg_locks"
-        f" WHERE relation = {quote_literal(_quote_name(name))}::regclass;",
+        f" WHERE relation = {quote_literal(_quote_name(name))}::regclass; without a pid it is a "
+        "prepared transaction: SELECT gid, prepared, owner FROM pg_prepared_xacts;",
         sqlstate=_LOCK_NOT_AVAILABLE,
     )
 

@@ -12,9 +12,12 @@ from penstock.catalog import Member
 from penstock.errors import RequiredChangesRemoved, VersionGone
 
 _MESSAGE: Final = "can no longer get changes from this replication slot"
-_SUBSCRIBE_AGAIN: Final = (
-    "Drop the slot and the subscription and subscribe again with an emptied table."
+SUBSCRIBE_AGAIN: Final = (
+    "Drop the subscription, which drops the slot, too; empty its tables, and subscribe again: they "
+    "are copied again."
 )
+"""The hint for slots of subscriptions. A stock server cannot drop a subscription whose slot is gone
+without further statements."""
 _ADD_AGAIN: Final = "Add the new table to the publication, if that had named the old one."
 MAKE_AGAIN: Final = (
     "Drop the slot and make it again. It begins with what is committed then: read what was before "
@@ -31,22 +34,18 @@ def lost(member: Member, *, plugin: bool) -> RequiredChangesRemoved:
             _MESSAGE,
             detail=f'The log of the Delta table at "{member.uri}" was at version '
             f"{member.from_version} and goes on at {member.to_version}: changes are missing.",
-            hint=MAKE_AGAIN if plugin else _SUBSCRIBE_AGAIN,
+            hint=MAKE_AGAIN if plugin else SUBSCRIBE_AGAIN,
         )
     return RequiredChangesRemoved(
         _MESSAGE,
         detail=f'The Delta table at "{member.uri}" was removed and another one made in its place.',
-        hint=MAKE_AGAIN if plugin else f"{_ADD_AGAIN} {_SUBSCRIBE_AGAIN}",
+        hint=MAKE_AGAIN if plugin else f"{_ADD_AGAIN} {SUBSCRIBE_AGAIN}",
     )
 
 
 def removed(error: VersionGone, *, plugin: bool) -> RequiredChangesRemoved:
     """Return the error for a version that is gone, or has lost some of its files."""
-    again = (
-        MAKE_AGAIN
-        if plugin
-        else "Drop the slot and the subscription and subscribe again: the table is copied again."
-    )
+    again = MAKE_AGAIN if plugin else SUBSCRIBE_AGAIN
     return RequiredChangesRemoved(
         _MESSAGE,
         detail=f"{error.message}: log retention or VACUUM has removed it.",

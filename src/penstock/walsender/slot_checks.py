@@ -11,7 +11,7 @@ from typing import Final
 from penstock.catalog import Slot
 from penstock.errors import InsufficientPrivilege, NotInPrerequisiteState
 from penstock.sqlstate import InvalidName, NameTooLong
-from penstock.walsender.lost_changes import MAKE_AGAIN
+from penstock.walsender.lost_changes import MAKE_AGAIN, SUBSCRIBE_AGAIN
 
 PGOUTPUT: Final = "pgoutput"
 """The plugin of subscriptions."""
@@ -43,10 +43,7 @@ def check_usable(slot: Slot, version: int) -> None:
         raise NotInPrerequisiteState(
             f'can no longer access replication slot "{slot.name}"',
             detail=f'This replication slot has been invalidated due to "{reason}".',
-            hint="Drop the slot and the subscription, and subscribe again: the table is copied "
-            "again."
-            if slot.plugin == PGOUTPUT
-            else MAKE_AGAIN,
+            hint=SUBSCRIBE_AGAIN if slot.plugin == PGOUTPUT else MAKE_AGAIN,
         )
     raise NotInPrerequisiteState(
         f'cannot read from logical replication slot "{slot.name}"',
