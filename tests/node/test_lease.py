@@ -396,6 +396,21 @@ def test_statements_on_a_copy_that_does_not_run(
     assert kept.exists() == (not statement.startswith("DROP"))
 
 
+def test_a_node_whose_id_is_no_longer_in_its_warehouse_ends(
+    make: Callable[..., Lease], warehouse: Warehouse
+) -> None:
+    """A server ends, too, if its lock file has another's PID."""
+    held = make("a")
+    assert held.take()
+    warehouse.claim("this node")
+    held.check()
+    Warehouse(warehouse.uri, fsync=False).claim("another")
+    wait_until(lambda: held._lost is not None, "a look at the id")
+    with pytest.raises(ObjectInUse, match="belongs to another node"):
+        held.check()
+    held.release()
+
+
 def test_statements_on_a_node_whose_warehouse_is_anothers_now(
     closed: Node, warehouse: Warehouse
 ) -> None:

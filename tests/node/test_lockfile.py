@@ -1,5 +1,6 @@
 """One running node per folder, however the last one died."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import NotInPrerequisiteState, ObjectInUse
+from penstock.catalog import Catalog
+from penstock.errors import ConfigurationError, NotInPrerequisiteState, ObjectInUse
 from penstock.node import Node
-from penstock.node.claims import LockFile, Running, running_process
+from penstock.node.claims import FILE_NAME, LockFile, Running, running_process
 from penstock.node.guc import signal_running
 
 HOLD = """
@@ -45,6 +47,43 @@ def test_a_second_start_is_refused_and_told_the_process(tmp_path: Path, handler:
         holder.wait()
     assert running_process(tmp_path) is None
     LockFile(tmp_path).release()
+
+
+@pytest.mark.parametrize("content", [b"x0232\n", b"\xff0232\nSIGHUP\n"])
+def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
+    lock = LockFile(tmp_path)
+    (tmp_path / FILE_NAME).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"bogus data in lock file .*penstock\.pid"):
+        running_process(tmp_path)
+    with pytest.raises(ObjectInUse, match="already running"):
+        LockFile(tmp_path)
+    lock.release()
+
+
+def test_a_removed_file_is_noticed(tmp_path: Path) -> None:
+    """Another process could lock the next one."""
+    lock = LockFile(tmp_path)
+    lock.check()
+    (tmp_path / FILE_NAME).unlink()
+    with pytest.raises(ObjectInUse, match="was removed or replaced"):
+        lock.check()
+    lock.release()
+
+
+@pytest.mark.parametrize("by", [Path.unlink, lambda path: copy(path).replace(path)])
+def test_a_removed_state_store_is_noticed(tmp_path: Path, by: Callable[[Path], object]) -> None:
+    """What is written to it is gone when the process ends."""
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    with Catalog.create(url) as catalog, Catalog.open(url) as other:
+        catalog.check_there()
+        by(tmp_path / "state.db")
+        for each in (catalog, other):
+            with pytest.raises(ObjectInUse, match="was removed or replaced"):
+                each.check_there()
+
+
+def copy(path: Path) -> Path:
+    return Path(shutil.copy(path, path.with_name("a backup")))
 
 
 def test_a_released_lock_is_free(tmp_path: Path) -> None:

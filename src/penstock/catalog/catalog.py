@@ -165,6 +165,10 @@ class Catalog:
         """Check a SQLite file's structure. Raises StorageError (XX001)."""
         self._store.check()
 
+    def check_there(self) -> None:
+        """Check that a SQLite file has not been removed. Raises ObjectInUse."""
+        self._store.check_there()
+
     def upgrade(self) -> Path | None:
         """Bring the schema up to date, as the process that runs the node. Return the copy of a
         SQLite file as it was; None if nothing was done, or there is no such file."""

@@ -35,6 +35,7 @@ from penstock.errors import (
     ConfigurationError,
     DuplicateObject,
     NotInPrerequisiteState,
+    ObjectInUse,
     PenstockError,
     StorageError,
 )
@@ -62,10 +63,12 @@ _DISK_FULL: Final = "53100"
 _DATA_CORRUPTED: Final = "XX001"
 _UNLOCK: Final = "Another process keeps it locked; end that process."
 _DAMAGED: Final = (
-    "Put a backup back. Or remove the files state.db*, and make the state again from the "
-    "warehouse: penstock init --recover DIR"
+    "Stop the node and remove the files state.db*. Then put a backup back as state.db, or make the "
+    "state again from the warehouse: penstock init --recover DIR"
 )
 
+_O_PATH: Final = getattr(os, "O_PATH", None)
+"""Linux has it."""
 _BEGIN: Final = "penstock_begin"
 _WRITABLE: Final = "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE"
 _DURABLE: Final = (
@@ -260,6 +263,8 @@ class Store:
         """``path``: of a SQLite file. ``version``: of the tables that are there."""
         self.engine = engine
         self._path = path
+        # Closing another kind of descriptor would end SQLite's locks of this process.
+        self._file = None if path is None or _O_PATH is None else os.open(path, _O_PATH)
         self._version = version
         self._closed = False
 
@@ -313,11 +318,25 @@ class Store:
         """Close every connection. The store cannot be used any more."""
         self._closed = True
         self.engine.dispose()
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
     def check_open(self) -> None:
         """Raise NotInPrerequisiteState if the store has been closed."""
         if self._closed:  # the engine would connect again
             raise NotInPrerequisiteState("the node is closed", hint="Open it again: Node(folder).")
+
+    def check_there(self) -> None:
+        """Check that a SQLite file is the one that was opened: what is written to a file that was
+        removed is gone when it is closed. Raises ObjectInUse."""
+        if self._file is not None and not os.fstat(self._file).st_nlink:
+            raise ObjectInUse(
+                f'the node\'s state store "{self._path}" was removed or replaced',
+                detail="What the node has written since is lost.",
+                hint="Put a backup back as state.db, or make the state again from the warehouse: "
+                "penstock init --recover DIR",
+            )
 
     @contextlib.contextmanager
     def control(self) -> Iterator[Connection]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from penstock.catalog import Catalog, SubscriptionRelState
-from penstock.errors import ObjectInUse, PenstockError
+from penstock.errors import ConfigurationError, ObjectInUse, PenstockError
 from penstock.lakehouse.log import list_log
 from penstock.lakehouse.log_store import check_conditional_puts
 from penstock.lakehouse.warehouse import Warehouse
@@ -34,7 +34,7 @@ class LockFile:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
-        self._file: IO[str] = self._path.open("a+", encoding="ascii")
+        self._file: IO[str] = self._path.open("a+", encoding="ascii", errors="replace")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -51,6 +51,16 @@ class LockFile:
         if callable(signal.getsignal(signal.SIGHUP)):  # a handler, not SIG_DFL or SIG_IGN
             self._file.write(f"{_HEARS_SIGHUP}\n")
         self._file.flush()
+
+    def check(self) -> None:
+        """Check that the file is still there, so that nobody else can lock it
+        (RecheckDataDirLockFile). Raises ObjectInUse."""
+        if not os.fstat(self._file.fileno()).st_nlink:
+            raise ObjectInUse(
+                f'the lock file "{self._path}" was removed or replaced',
+                detail="Another process could run the node as well.",
+                hint="Start the node again.",
+            )
 
     def release(self) -> None:
         """Release the lock; the file stays, empty."""
@@ -70,14 +80,22 @@ class Running:
 
 
 def running_process(folder: Path) -> Running | None:
-    """Return the process that runs this node now, or None."""
+    """Return the process that runs this node now, or None. Raises ConfigurationError if the file
+    does not tell (CreateLockFile in miscinit.c)."""
     try:
-        with (folder / FILE_NAME).open("r", encoding="ascii") as file:
+        with (folder / FILE_NAME).open("r", encoding="ascii", errors="replace") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                pid, *more = file.read().splitlines() or [""]
                 since = os.fstat(file.fileno()).st_mtime
+                content = file.read()
+                pid, *more = content.splitlines() or [""]
+                if pid and not pid.isdigit():
+                    raise ConfigurationError(
+                        f'bogus data in lock file "{folder / FILE_NAME}": {content!r}',
+                        hint="A process that runs the node has locked the file. Stop that process "
+                        "and start the node again: it writes the file anew.",
+                    ) from None
                 return Running(int(pid), _HEARS_SIGHUP in more, since) if pid else None
     except FileNotFoundError:
         pass

@@ -39,6 +39,7 @@ from typing import Final
 
 from penstock.errors import (
     CommitConflict,
+    ConfigurationError,
     ObjectInUse,
     PenstockError,
     StorageError,
@@ -235,6 +236,7 @@ class Lease:
         while self._lost is None and not self._ended.wait(RENEW_S):
             try:
                 self.confirm()
+                self._check_owner()
                 failed = False
             except PenstockError as error:
                 if not failed and error is not self._lost:
@@ -242,6 +244,15 @@ class Lease:
                 failed = error is not self._lost
         if not failed and self._lost is self._stopped:
             self._give_back()
+
+    def _check_owner(self) -> None:
+        """Check that the warehouse still has the node's id, as a server looks at its own lock file
+        (RecheckDataDirLockFile). Raises StorageError, ObjectInUse."""
+        try:
+            self._warehouse.check_there()
+        except ConfigurationError as error:
+            self._lost = ObjectInUse(error.message, detail=error.detail, hint=error.hint)
+            raise self._lost from None
 
     def _give_back(self) -> None:
         try:

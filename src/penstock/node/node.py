@@ -323,11 +323,21 @@ class Node:
                 )
                 self._monitoring.start()
                 undo.callback(self._monitoring.stop)
-            if self._lease is not None:
-                self._running.check_lease = self._lease.check_not_lost
+            self._running.check_claims = self._claims(self._lock, self._lease)
             self._running.start()
             undo.pop_all()
         log.info("node %s has started", self.folder)
+
+    def _claims(self, lock: LockFile, lease: Lease | None) -> Callable[[], None]:
+        """Return a check that raises ObjectInUse once this process must not run the node."""
+
+        def check() -> None:
+            lock.check()
+            self._catalog.check_there()
+            if lease is not None:
+                lease.check_not_lost()
+
+        return check
 
     def _take_lease(self, stop: threading.Event | None) -> bool:
         """Take the lease; return False if ``stop`` is set before."""

@@ -122,9 +122,9 @@ _STEP_INTERVAL: Final = 5.0
 _REPORT_INTERVAL: Final = 1.0
 """Seconds between two reports of the workers' numbers, and the launcher's pause after it failed to
 read the catalog."""
-_LONGEST_CONNECT: Final = 15.0
-"""Seconds for which ``stop`` waits for a worker that is connecting: longer than the default connect
-timeout (``DEFAULT_CONNECT_TIMEOUT_S``)."""
+_LONGEST_CONNECT: Final = 3.0
+"""Seconds for which ``stop`` waits for a worker that is connecting: an answer takes less, and who
+sends SIGTERM does not wait longer for one that does not come."""
 
 _OLDEST_JOB: Final = timedelta(hours=1)
 """No Spark job of a batch takes longer: files of older jobs are leftovers of a crash."""
@@ -147,8 +147,8 @@ class RunningNode:
         ``indexes``."""
         self.ended: Callable[[], None] = lambda: None
         """Called when an error ends the launcher: another process may run the node now."""
-        self.check_lease: Callable[[], None] = lambda: None
-        """Raises ObjectInUse once another process has taken the warehouse."""
+        self.check_claims: Callable[[], None] = lambda: None
+        """Raises ObjectInUse once another process has taken the warehouse, or may run the node."""
         self._live = parameters
         self._spark = spark
         self._warehouse = warehouse
@@ -229,7 +229,7 @@ class RunningNode:
 
     def _look(self, before: tuple[int, float] | None) -> tuple[int, float]:
         """Bring the workers in step with the catalog, when it has changed and at intervals."""
-        self.check_lease()
+        self.check_claims()
         now, at = self._catalog.generation(), time.monotonic()
         recent = before is not None and now == before[0] and at - before[1] < _STEP_INTERVAL
         if before is not None and recent and not self._launcher.has_work:
