@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from penstock.catalog import Catalog, SubscriptionStatistics, TableStatistics
 from penstock.catalog.pg_stat_subscription import SubscriptionCounts
 from penstock.lsn import Lsn
 
+_NUMBERS = "SELECT numbers FROM penstock_stat_subscription WHERE subid = 16384"
+_DAMAGE = "UPDATE penstock_stat_subscription SET numbers = ? WHERE subid = 16384"
 NUMBERS = SubscriptionStatistics(
     subid=16384,
     pid=4711,
@@ -73,6 +77,8 @@ def test_numbers_that_are_out_of_date_are_not_told_as_true() -> None:
     assert replace(NUMBERS, state="waiting to retry").lag_seconds_at(2.0) == 1.5
     assert replace(NUMBERS, caught_up_at=None).lag_seconds_at(2.0) is None
     assert NUMBERS.lag_seconds_at(100.5) == 100.0  # nobody reports any more
+    silent = replace(NUMBERS, updated_at=20.0)  # the node reports, and hears nothing
+    assert (silent.lag_seconds_at(20.5), silent.lag_bytes_at(20.5)) == (20.0, None)
     assert NUMBERS.slot(2.0) == (7, "reserved")
     assert NUMBERS.slot(100.0) == (None, None)  # the publisher has not told for long
     assert NUMBERS.lag_bytes_at(100.0) is None
@@ -83,6 +89,21 @@ def test_a_report_is_no_change_of_the_catalog(tmp_path: Path) -> None:
         before = catalog.generation()
         catalog.statistics.report([NUMBERS])
         assert catalog.generation() == before
+
+
+def test_damaged_numbers_are_reported_again(tmp_path: Path) -> None:
+    with Catalog.create(url(tmp_path)) as catalog:
+        other = replace(NUMBERS, subid=16385)
+        catalog.statistics.report([NUMBERS, other])
+        with closing(sqlite3.connect(tmp_path / "state-stat.db")) as file, file:
+            (whole,) = file.execute(_NUMBERS).fetchone()
+            for place in range(len(whole)):
+                damaged = f"{whole[:place]}~{whole[place + 1 :]}"
+                file.execute(_DAMAGE, [damaged])
+                file.commit()
+                assert catalog.statistics.all().keys() >= {16385}
+        catalog.statistics.report([NUMBERS])
+        assert catalog.statistics.all() == {16384: NUMBERS, 16385: other}
 
 
 def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from faults.node_process import NodeProcess
 from fix_object_store import ObjectStore
 from fix_postgres import Database
 from fix_proxy import Proxy
+from penstock.catalog.pg_stat_subscription import _HEARD_S
 from penstock.cli.main import app
 from penstock.node.status import Health
 
@@ -136,3 +137,31 @@ def test_a_cluster_without_workers(node: NodeProcess, database: Database, tmp_pa
         told(node, "no executor")
         cluster.start_worker()
         streams(node)
+
+
+def test_a_silent_publisher(
+    node: NodeProcess, database: Database, make_proxy: Callable[[int], Proxy]
+) -> None:
+    """Its connections stay open, and nothing comes."""
+    database.execute(_SETUP)
+    proxy = make_proxy(database.server.port)
+    node.init()
+    conninfo = proxy.conninfo(database.conninfo)
+    node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p")
+    node.start()
+    streams(node)
+    proxy.stall()
+    database.execute("INSERT INTO t VALUES (1, 'late')")
+
+    def is_told() -> bool:
+        code, found = status(node)
+        return code == Health.TRIES_AGAIN and "not been heard of" in str(found["error"])
+
+    began = time.monotonic()
+    node.wait_for("the silence", is_told, 60)
+    assert time.monotonic() - began < _HEARD_S + _WITHIN - 10
+    _, found = status(node)
+    assert found["lag_seconds"] > 5
+    assert found["lag_bytes"] is None
+    proxy.resume()
+    streams(node)

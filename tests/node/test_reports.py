@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from penstock.catalog import SubscriptionStatistics, TableStatistics
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.catalog import Catalog, SubscriptionStatistics, TableStatistics
+from penstock.embedded import wait_until
 from penstock.lsn import Lsn
-from penstock.node.reports import carried_on, nothing_known
+from penstock.node import Node, reports
+from penstock.node.reports import Reports, carried_on, nothing_known
+from penstock.node.status import Health, health
+from penstock.wait_event import WaitEventType, waiting
 
 BEFORE = SubscriptionStatistics(
     subid=5,
@@ -46,3 +56,39 @@ def test_numbers_of_a_copy_stay_and_counts_restart() -> None:
         TableStatistics("public.gone", rows_copied=5, version=6),
     )
     assert carried_on(nothing_known(5), found).tables == found.tables
+
+
+def test_a_jvm_that_does_not_answer_holds_no_report_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_ANSWERS", "_LONG_WAIT"):
+        monkeypatch.setattr(reports, name, 0.2)
+    answers = threading.Event()
+    with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:
+        reporter = Reports(catalog, answers.wait)  # type: ignore[arg-type]
+
+        def cause() -> str | None:
+            found = reporter._find_obstacle()
+            return None if found is None else found.event
+
+        with waiting(WaitEventType.SPARK, "a job"):
+            wait_until(lambda: cause() == "Spark's JVM does not answer", "the cause")
+            answers.set()
+            wait_until(lambda: cause() == "Spark has no executor that runs its tasks", "an answer")
+        assert cause() is None
+
+
+def test_a_drop_that_was_interrupted_is_told(tmp_path: Path) -> None:
+    with Node.init(tmp_path / "node") as node:
+        node.sql(
+            "CREATE SUBSCRIPTION s CONNECTION 'host=none' PUBLICATION p "
+            "WITH (connect = false, slot_name = NONE)"
+        )
+        with node._catalog.write() as t:
+            t.subscriptions.save(replace(t.subscriptions.get("s"), dropping=True, enabled=True))
+        (found,) = node.status()
+        assert found.state == "being dropped"
+        assert "DROP SUBSCRIPTION s" in str(found.error_hint)
+        assert health([found], running=True) is Health.NEEDS_A_PERSON
+        node.sql("DROP SUBSCRIPTION s")
+        assert node.status() == []

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,8 +100,12 @@ AT_WORK: Final = (STREAMING, COPYING)
 _REPORTED_S: Final = 10.0
 """A running node has written its statistics within these seconds."""
 
+_HEARD_S: Final = 15.0
+"""A publisher that answers has sent something within these seconds, at least an answer to the
+node's question, which it is asked every ten."""
+
 _TOLD_S: Final = 30.0
-"""A publisher that answers has reported its LSN within these seconds."""
+"""A publisher that answers has told of its slot within these seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,33 +185,34 @@ class SubscriptionStatistics:
         """Return whether a node has reported recently. ``now``: seconds since 1970."""
         return self.updated_at is not None and now - self.updated_at < _REPORTED_S
 
+    def heard(self, now: float) -> bool:
+        """Return whether the publisher has sent something recently."""
+        return self.publisher_at is not None and now - self.publisher_at < _HEARD_S
+
     def lag_bytes_at(self, now: float) -> int | None:
         """Return the bytes from the last cut to the end of the publisher's WAL; None while that is
         unknown."""
-        if self.cut_lsn is None or self.publisher_lsn is None or not _fresh(self.publisher_at, now):
+        if self.cut_lsn is None or self.publisher_lsn is None or not self.heard(now):
             return None
         return max(0, self.publisher_lsn - self.cut_lsn)
 
     def lag_seconds_at(self, now: float) -> float | None:
-        """Return an upper limit of the seconds by which readers are behind. It is 0 while a stream
-        is open and nothing waits, else the time since readers were last known to have everything.
-        None if readers have never had everything."""
+        """Return an upper limit of the seconds by which readers are behind. It is 0 while the
+        publisher is heard on an open stream and nothing waits, else the time since readers were
+        last known to have everything. None if readers have never had everything."""
         if self.caught_up_at is None:
             return None
-        if self.state == STREAMING and self.reported(now) and not self.waiting:
+        follows = self.state == STREAMING and self.reported(now) and self.heard(now)
+        if follows and not self.waiting:
             return 0.0
         return max(0.0, now - self.caught_up_at)
 
     def slot(self, now: float) -> tuple[int | None, str | None]:
         """Return ``retained_bytes`` and ``wal_status``; both are None without a recent report of
         the publisher."""
-        if not _fresh(self.slot_at, now):
+        if self.slot_at is None or now - self.slot_at >= _TOLD_S:
             return None, None
         return self.retained_bytes, self.wal_status
-
-
-def _fresh(at: float | None, now: float) -> bool:
-    return at is not None and now - at < _TOLD_S
 
 
 class StatisticsStore:
@@ -251,11 +256,15 @@ class StatisticsStore:
             connection.execute(_STATS.delete().where(_STATS.c.subid.not_in(subids)))
 
     def all(self) -> dict[int, SubscriptionStatistics]:
-        """Return the statistics by subscription oid."""
+        """Return the statistics by subscription oid, without those that are damaged: the node
+        reports them again."""
         with transaction(self._engine, write=False) as connection:
-            rows = connection.execute(select(_TABLE.c.numbers)).scalars().all()
-        found = [_statistics(json.loads(row)) for row in rows]
-        return {statistics.subid: statistics for statistics in found}
+            rows = connection.execute(select(_TABLE.c.subid, _TABLE.c.numbers)).all()
+        found = {}
+        for subid, numbers in rows:
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                found[subid] = replace(_statistics(json.loads(numbers)), subid=subid)
+        return found
 
     def count(self, subid: int, more: SubscriptionCounts) -> None:
         """Add errors and conflicts to a subscription's counts."""

@@ -31,7 +31,12 @@ from penstock.catalog.metadata import (
     error_columns,
 )
 from penstock.catalog.publisher_identity import PublisherIdentity, PublisherUpgrade
-from penstock.errors import DuplicateObject, InvalidParameterValue, UndefinedObject
+from penstock.errors import (
+    DuplicateObject,
+    InvalidParameterValue,
+    ObjectInUse,
+    UndefinedObject,
+)
 from penstock.guc import option_bool
 from penstock.identifiers import split_identifiers
 from penstock.lsn import INVALID, Lsn
@@ -339,6 +344,15 @@ class Subscription(SubscriptionOptions):
         return (
             self.enabled and not self.stopped and not self.dropping and self.slot_name is not None
         )
+
+
+def being_dropped(subscription: Subscription) -> ObjectInUse:
+    """Return the error for one whose DROP SUBSCRIPTION has begun."""
+    name = quote_identifier(subscription.name)
+    return ObjectInUse(
+        f'subscription "{subscription.name}" is being dropped',
+        hint=f"If that was interrupted, finish it: DROP SUBSCRIPTION {name}.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

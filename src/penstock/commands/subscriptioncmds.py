@@ -32,6 +32,7 @@ from penstock.catalog.pg_subscription import (
     UNSENT_CHANGES,
     SubscriptionOptions,
     TableChoice,
+    being_dropped,
     read_choice,
 )
 from penstock.catalog.publisher_identity import (
@@ -111,7 +112,6 @@ from penstock.sql import (
 from penstock.sql.grammar.parsenodes import RangeVar
 from penstock.sql.grammar.subscription import AlterSubscriptionPublications
 from penstock.sql.text.interval_literals import read_interval
-from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import (
     InvalidName,
     InvalidObjectDefinition,
@@ -780,10 +780,7 @@ def get_subscription(transaction: CatalogTransaction, name: str) -> Subscription
     dropped."""
     subscription = transaction.subscriptions.get(name)
     if subscription.dropping:
-        raise ObjectInUse(
-            f'subscription "{name}" is being dropped',
-            hint=f"If that was interrupted, finish it: DROP SUBSCRIPTION {quote_identifier(name)}.",
-        )
+        raise being_dropped(subscription)
     return subscription
 
 

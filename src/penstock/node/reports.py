@@ -142,17 +142,53 @@ NO_WORKER: Final = "stopped"
 _LONG_WAIT: Final = 6.0
 """Seconds after which a wait for something outside the node counts as an obstacle."""
 
+_ANSWERS: Final = 3.0
+"""Seconds within which a JVM that runs answers."""
 _STARVED: Final = "Spark has no executor that runs its tasks"
+_SILENT: Final = "Spark's JVM does not answer"
+
+
+class _SparkWatch:
+    """Questions to Spark, each in a thread of its own, since a suspended JVM does not answer."""
+
+    def __init__(self, starved: Callable[[], bool]) -> None:
+        self._starved = starved
+        self._asked: float | None = None
+        self._cause: str | None = None
+        self._since: float | None = None
+
+    def obstacle(self, waits: bool) -> Wait | None:
+        """Return what keeps Spark from its work. ``waits``: work for Spark has been waiting."""
+        cause = self._find_cause() if waits else None
+        if cause is None:
+            self._since = None
+            return None
+        self._since = self._since or time.time()
+        return Wait(WaitEventType.SPARK, cause, self._since)
+
+    def _find_cause(self) -> str | None:
+        asked = self._asked
+        if asked is None:
+            self._asked = time.monotonic()
+            threading.Thread(target=self._ask, name="spark watch", daemon=True).start()
+        elif time.monotonic() - asked > _ANSWERS:
+            return _SILENT
+        return self._cause
+
+    def _ask(self) -> None:
+        try:
+            self._cause = _STARVED if self._starved() else None
+        finally:
+            self._asked = None
 
 
 class Reports:
     """The writer of reports, one round after the other."""
 
     def __init__(self, catalog: Catalog, starved: Callable[[], bool]) -> None:
-        """``starved``: no task of Spark's jobs runs."""
+        """``starved``: no task of Spark's jobs runs; it may wait for the JVM."""
         self._catalog = catalog
-        self._starved = starved
-        self._starved_since: float | None = None
+        self._spark = _SparkWatch(starved)
         self._before: dict[int, SubscriptionStatistics] = {}
         self._rows: dict[int, tuple[float, int]] = {}
         self._slots = SlotWatch()
@@ -180,11 +216,8 @@ class Reports:
         """Return what this process has been waiting for for long, if anything."""
         now = time.time()
         spark = longest_wait(WaitEventType.SPARK)
-        starved = spark is not None and now - spark.since > 1.0 and self._starved()
-        self._starved_since = (self._starved_since or now) if starved else None
-        found = [longest_wait(WaitEventType.STORAGE)]
-        if self._starved_since is not None:
-            found.append(Wait(WaitEventType.SPARK, _STARVED, self._starved_since))
+        waits = spark is not None and now - spark.since > 1.0
+        found = [longest_wait(WaitEventType.STORAGE), self._spark.obstacle(waits)]
         long = [wait for wait in found if wait is not None and now - wait.since > _LONG_WAIT]
         return min(long, key=lambda wait: wait.since, default=None)
 
@@ -241,7 +274,7 @@ def carried_on(
         now,
         **{name: getattr(before, name) for name in unknown},
         publisher_lsn=_later(now.publisher_lsn, before.publisher_lsn),
-        publisher_at=_newest(now.last_msg_receipt_time, before.publisher_at),
+        publisher_at=_newest(now.last_msg_receipt_time, now.publisher_at, before.publisher_at),
         tables=tuple(tables),
     )
 

@@ -22,11 +22,12 @@ from penstock.catalog.catalog import Catalog
 from penstock.catalog.metadata import RecordedError
 from penstock.catalog.pg_stat_subscription import (
     AT_WORK,
+    STREAMING,
     SubscriptionCounts,
     SubscriptionStatistics,
     TableStatistics,
 )
-from penstock.catalog.pg_subscription import Subscription
+from penstock.catalog.pg_subscription import Subscription, being_dropped
 from penstock.catalog.pg_subscription_rel import (
     SubscriptionRel,
     SubscriptionRelState,
@@ -129,7 +130,8 @@ class SubscriptionStatus(SubscriptionStatistics):
     @property
     def needs_a_person(self) -> bool:
         """Tell whether the subscription or one of its tables needs somebody's help to continue."""
-        return self.stopped or self.tables_parked > 0 or bool(self.slot_gone)
+        being_dropped = self.state == _BEING_DROPPED
+        return self.stopped or self.tables_parked > 0 or bool(self.slot_gone) or being_dropped
 
 
 class Health(IntEnum):
@@ -143,13 +145,15 @@ class Health(IntEnum):
 
 
 _NOT_RESPONDING: Final = "not responding"
+_BEING_DROPPED: Final = "being dropped"
+"""For seconds, unless DROP SUBSCRIPTION was interrupted."""
 SLOT_GONE: Final = (LOST, MISSING)
 
 
 def health(subscriptions: Iterable[SubscriptionStatus], *, running: bool) -> Health:
     """Return the worst health of all subscriptions that are enabled, or that an error has disabled.
     Errors that no retry heals are the worst."""
-    enabled = [s for s in subscriptions if s.enabled or s.stopped]
+    enabled = [s for s in subscriptions if s.enabled or s.stopped or s.state == _BEING_DROPPED]
     if any(s.needs_a_person for s in enabled):
         return Health.NEEDS_A_PERSON
     if not running:
@@ -258,6 +262,11 @@ def _status(
     values["rows_per_second"] = now.rows_per_second if process and now.reported(at) else 0.0
     if process is not None and state == _NOT_RESPONDING:
         values |= _cause(now, process, folder, at)
+    elif state == _BEING_DROPPED:
+        error = being_dropped(subscription)
+        values |= {"error": error.message, "error_detail": None, "error_hint": error.hint}
+    elif state == STREAMING and now.publisher_at is not None and not now.heard(at):
+        values |= _silence(at - now.publisher_at)
     values["wal_status"] = wal_status
     values["tables"] = tuple(
         _table(
@@ -297,6 +306,8 @@ def _age(since: float | None, now: float) -> float | None:
 def _state(
     subscription: Subscription, numbers: SubscriptionStatistics, process: Running | None, at: float
 ) -> str:
+    if subscription.dropping:
+        return _BEING_DROPPED
     if subscription.stopped:
         return "stopped"
     if not subscription.enabled:
@@ -336,6 +347,16 @@ def _cause(
         message = f"the process {process.pid} has not reported for {silent:.0f} s"
         hint = "Look at its log and at the state store. If it hangs, end it and start it again."
     return {"error": message, "error_detail": None, "error_hint": hint}
+
+
+def _silence(seconds: float) -> dict[str, str | None]:
+    """Return what a stream without messages is told as, in the fields of the last error."""
+    return {
+        "error": f"the publisher has not been heard of for {seconds:.0f} s",
+        "error_detail": None,
+        "error_hint": "Look at the publisher and at the network between. After "
+        "wal_receiver_timeout the subscription connects again by itself.",
+    }
 
 
 def _is_suspended(process: int) -> bool:

@@ -91,8 +91,8 @@ class WorkerStatus:
         return self._now.waiting
 
     def streaming(self, targets: Iterable[Target], cut: Lsn | None) -> None:
-        """Note that the stream has begun."""
-        self._set(self._changed(targets), state=STREAMING, cut_lsn=cut)
+        """Note that the stream has begun: the publisher has answered."""
+        self._set(self._changed(targets), state=STREAMING, cut_lsn=cut, publisher_at=time.time())
 
     def received(self, position: Lsn, source: Heard, behind: bool) -> None:
         """Note the publisher's LSNs and times. ``behind``: transactions wait to be applied."""
