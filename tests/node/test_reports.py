@@ -65,7 +65,7 @@ def test_a_jvm_that_does_not_answer_holds_no_report_up(
         monkeypatch.setattr(reports, name, 0.2)
     answers = threading.Event()
     with Catalog.create(f"sqlite:///{tmp_path / 'state.db'}") as catalog:
-        reporter = Reports(catalog, answers.wait)  # type: ignore[arg-type]
+        reporter = Reports(catalog, answers.wait)
 
         def cause() -> str | None:
             found = reporter._find_obstacle()
