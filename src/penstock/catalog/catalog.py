@@ -143,8 +143,12 @@ class Catalog:
     def create(cls, url: str) -> Catalog:
         """Make a new node's catalog. Raises DuplicateObject, ConfigurationError, StorageError."""
         catalog = cls._with_statistics(Store.create(url), url)
-        # A state store that was here before has left the numbers of other subscriptions.
-        catalog.statistics.keep_only(())
+        try:
+            # A state store that was here before has left the numbers of other subscriptions.
+            catalog.statistics.keep_only(())
+        except BaseException:
+            catalog.close()
+            raise
         return catalog
 
     @classmethod

@@ -62,10 +62,11 @@ _LOCKED: Final = "55P03"
 _DISK_FULL: Final = "53100"
 _DATA_CORRUPTED: Final = "XX001"
 _UNLOCK: Final = "Another process keeps it locked; end that process."
-_DAMAGED: Final = (
+_PUT_BACK: Final = (
     "Stop the node and remove the files state.db*. Then put a backup back as state.db, or make the "
     "state again from the warehouse: penstock init --recover DIR"
 )
+"""The hint for a file that is damaged or gone."""
 
 _O_PATH: Final = getattr(os, "O_PATH", None)
 """Linux has it."""
@@ -232,7 +233,7 @@ def _of_sqlite(error: sqlite3.Error) -> tuple[str | None, str]:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return _LOCKED, _UNLOCK
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return _DATA_CORRUPTED, _DAMAGED
+        return _DATA_CORRUPTED, _PUT_BACK
     if code == sqlite3.SQLITE_FULL:
         return (
             _DISK_FULL,
@@ -334,8 +335,7 @@ class Store:
             raise ObjectInUse(
                 f'the node\'s state store "{self._path}" was removed or replaced',
                 detail="What the node has written since is lost.",
-                hint="Put a backup back as state.db, or make the state again from the warehouse: "
-                "penstock init --recover DIR",
+                hint=_PUT_BACK,
             )
 
     @contextlib.contextmanager
@@ -377,7 +377,7 @@ class Store:
         if found != "ok":
             raise StorageError(
                 f'the node\'s state store "{self._path}" is damaged: {found}',
-                hint=_DAMAGED,
+                hint=_PUT_BACK,
                 sqlstate=_DATA_CORRUPTED,
             )
 

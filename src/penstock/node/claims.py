@@ -102,6 +102,16 @@ def running_process(folder: Path) -> Running | None:
     return None
 
 
+def process_stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the process's name, its state first; none if it has
+    ended, /proc hides it, or this is no Linux."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
 _COPIED = (
     SubscriptionRelState.FINISHEDCOPY,
     SubscriptionRelState.SYNCDONE,

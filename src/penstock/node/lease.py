@@ -49,6 +49,7 @@ from penstock.lakehouse.log_store import has_plain_puts, log_store
 from penstock.lakehouse.storage import Storage, local_path
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.lakehouse.xact import Elapsed
+from penstock.node.claims import process_stat
 
 log = logging.getLogger(__name__)
 
@@ -195,13 +196,8 @@ class Lease:
     def _follows(self, version: int) -> bool:
         """Put the entry after ``version``; return False if another process was first."""
         self._version, self._renewed = version, Elapsed()
-        try:
-            self._put(self._me)
-        except (CommitConflict, StorageError) as error:
-            if isinstance(error, StorageError) and error.sqlstate != _DAMAGED:
-                raise
-            return False
-        return self._newest().put == self._puts[-1]  # entries are removed only before newer ones
+        # Entries are removed only before newer ones.
+        return self._put_next() and self._newest().put == self._puts[-1]
 
     def check(self) -> None:
         """Return if this process holds the lease. Raises StorageError; ObjectInUse if another
@@ -267,15 +263,9 @@ class Lease:
             for _ in range(_TRIES):
                 self.check_not_lost()
                 began = Elapsed()
-                try:
-                    self._put(self._me)
-                except (CommitConflict, StorageError) as error:
-                    if isinstance(error, StorageError) and error.sqlstate != _DAMAGED:
-                        raise
-                else:
-                    if began.seconds < TRUSTED_S:
-                        self._renewed = began
-                        return True
+                if self._put_next() and began.seconds < TRUSTED_S:
+                    self._renewed = began
+                    return True
                 # After a slow put, too: another node's entry of this number may have been removed.
                 self._look()
             raise StorageError(f'could not renew the lease "{self._uri}"')
@@ -292,6 +282,19 @@ class Lease:
             raise self._lost
         # An older entry of our own: an older copy of the warehouse was put in its place.
         self._version = entry.version
+
+    def _put_next(self) -> bool:
+        """Put the next entry; return False if another one is there, whole or damaged. Raises
+        StorageError."""
+        try:
+            self._put(self._me)
+        except CommitConflict:
+            return False
+        except StorageError as error:
+            if error.sqlstate != _DAMAGED:
+                raise
+            return False
+        return True
 
     def _put(self, holder: Holder) -> None:
         self._puts.append(str(uuid.uuid4()))
@@ -350,7 +353,7 @@ def _has_ended(pid: int, started: str) -> bool:
 
 def _start_of(pid: int) -> str:
     """Return a process's start in ticks since the machine's; empty if it cannot be read."""
-    fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    fields = process_stat(pid)
     if len(fields) <= _STARTTIME:
         return ""
     return _ZOMBIE if fields[0] == _ZOMBIE else fields[_STARTTIME]

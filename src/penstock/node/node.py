@@ -176,9 +176,10 @@ class Node:
         warehouse: this folder may be a copy. Raises StorageError, ConfigurationError, ObjectInUse.
         """
         self._warehouse.check_there()
-        owner = self._warehouse.owner()
-        if owner not in (None, self._catalog.node_info.node_id):
-            raise self._warehouse.not_ours(owner, self._catalog.node_info.node_id)
+        if self._warehouse.node_id is None:  # it has not been recorded as this node's
+            owner, node_id = self._warehouse.owner(), self._catalog.node_info.node_id
+            if owner not in (None, node_id):
+                raise self._warehouse.not_ours(owner, node_id)
         if self._others is None:
             self._others = lease_on(self._warehouse, self.folder / LOCK_FILE)
         if self._others is not None and not self._catalog.node_lock.is_held():

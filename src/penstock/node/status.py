@@ -36,7 +36,7 @@ from penstock.catalog.pg_subscription_rel import (
 from penstock.errors import NotInPrerequisiteState, PenstockError
 from penstock.lakehouse.cuts import Cut
 from penstock.lsn import Lsn
-from penstock.node.claims import Running
+from penstock.node.claims import Running, process_stat
 from penstock.node.reports import NO_WORKER, PublisherAnswer, nothing_known, with_told
 from penstock.walreceiver.slots import LOST, MISSING
 
@@ -130,8 +130,8 @@ class SubscriptionStatus(SubscriptionStatistics):
     @property
     def needs_a_person(self) -> bool:
         """Tell whether the subscription or one of its tables needs somebody's help to continue."""
-        being_dropped = self.state == _BEING_DROPPED
-        return self.stopped or self.tables_parked > 0 or bool(self.slot_gone) or being_dropped
+        unfinished = self.state == _BEING_DROPPED
+        return self.stopped or self.tables_parked > 0 or bool(self.slot_gone) or unfinished
 
 
 class Health(IntEnum):
@@ -264,7 +264,7 @@ def _status(
         values |= _cause(now, process, folder, at)
     elif state == _BEING_DROPPED:
         error = being_dropped(subscription)
-        values |= {"error": error.message, "error_detail": None, "error_hint": error.hint}
+        values |= _as_error(error.message, error.hint)
     elif state == STREAMING and now.publisher_at is not None and not now.heard(at):
         values |= _silence(at - now.publisher_at)
     values["wal_status"] = wal_status
@@ -296,7 +296,7 @@ def _recorded(error: RecordedError | None) -> dict[str, str | None]:
     """Return the catalog's error as fields that replace the worker's."""
     if error is None:
         return {}
-    return {"error": error.message, "error_detail": error.detail, "error_hint": error.hint}
+    return _as_error(error.message, error.hint, error.detail)
 
 
 def _age(since: float | None, now: float) -> float | None:
@@ -336,7 +336,7 @@ def _cause(
     if numbers.reported(at):
         message = f"waiting for {at - (numbers.wait_since or at):.0f} s: {numbers.wait_event}"
         hint = "Look at what it waits for; the subscription goes on by itself when that answers."
-    elif _is_suspended(process.pid):
+    elif process_stat(process.pid)[:1] in (["T"], ["t"]):
         message = f"the process {process.pid} is suspended"
         hint = f"Let it go on: kill -CONT {process.pid}"
     elif folder is not None and shutil.disk_usage(folder).free < _FULL:
@@ -346,25 +346,21 @@ def _cause(
         silent = at - max(numbers.updated_at or 0.0, process.since)
         message = f"the process {process.pid} has not reported for {silent:.0f} s"
         hint = "Look at its log and at the state store. If it hangs, end it and start it again."
-    return {"error": message, "error_detail": None, "error_hint": hint}
+    return _as_error(message, hint)
 
 
 def _silence(seconds: float) -> dict[str, str | None]:
-    """Return what a stream without messages is told as, in the fields of the last error."""
-    return {
-        "error": f"the publisher has not been heard of for {seconds:.0f} s",
-        "error_detail": None,
-        "error_hint": "Look at the publisher and at the network between. After "
-        "wal_receiver_timeout the subscription connects again by itself.",
-    }
+    """Return fields that tell of a stream without messages in place of the last error."""
+    return _as_error(
+        f"the publisher has not been heard of for {seconds:.0f} s",
+        "Look at the publisher and at the network between. After wal_receiver_timeout the "
+        "subscription connects again by itself.",
+    )
 
 
-def _is_suspended(process: int) -> bool:
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text("ascii", "replace").rpartition(")")[2]
-    except OSError:  # it has ended, or this is no Linux
-        return False
-    return fields.split()[0] in ("T", "t")
+def _as_error(message: str, hint: str | None, detail: str | None = None) -> dict[str, str | None]:
+    """Return fields that replace the last error."""
+    return {"error": message, "error_detail": detail, "error_hint": hint}
 
 
 def _table(

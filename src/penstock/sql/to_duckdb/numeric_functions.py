@@ -25,8 +25,6 @@ _DEC_DIGITS: Final = 4
 """Decimal digits of a digit of base NBASE."""
 MAX_SCALE: Final = 1000
 """NUMERIC_MAX_DISPLAY_SCALE"""
-_MAX_RESULT_SCALE: Final = 2000
-"""NUMERIC_MAX_RESULT_SCALE"""
 _MAX_STORED_SCALE: Final = 16383
 """NUMERIC_DSCALE_MAX"""
 _MAX_WHOLE: Final = 131072
