@@ -18,6 +18,8 @@ from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database, _database
 from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import InvalidParameterValue, NotInPrerequisiteState
+from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.table_locks import TableLocks
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -343,3 +345,17 @@ def test_what_was_prepared_is_skipped_by_the_lsn_of_its_prepare(
         node.node.sql(f"ALTER SUBSCRIPTION s SKIP (lsn = '{met}')")
         ended(102)
         stock.database.execute("DROP SUBSCRIPTION stock")
+
+
+@pytest.mark.parametrize("version", [14, 18])
+def test_the_hint_of_a_lock_shows_a_prepared_transaction(
+    publisher: Callable[..., Database], version: int
+) -> None:
+    """It has no session."""
+    database = publisher(version)
+    prepare(database, "holds", "LOCK TABLE a IN ACCESS EXCLUSIVE MODE")
+    with TableLocks(ConnInfo(database.conninfo), "locks", lambda: None) as locks:
+        error = locks.look([("public", "a")])["public", "a"]
+    locks_of_table, prepared = str(error.hint).split("publisher: ")[1].rstrip(";").split(";")
+    assert database.rows(locks_of_table) == [(None, "AccessExclusiveLock", True)]
+    assert [gid for gid, *_ in database.rows(prepared)] == ["holds"]

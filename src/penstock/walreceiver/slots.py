@@ -24,12 +24,12 @@ _OLD_SNAPSHOT = {
 }
 
 
+PREPARED: Final = "SELECT gid, prepared, owner FROM pg_prepared_xacts;"
+"""The query, for hints, of transactions that no session shows."""
 WRITING: Final = (
-    "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL; "
-    "SELECT gid, prepared, owner FROM pg_prepared_xacts;"
+    "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL; " + PREPARED
 )
-"""Queries, for hints, of the transactions that keep a slot from being made: also prepared ones,
-which have no session."""
+"""The queries, for hints, of the transactions that keep a slot from being made."""
 
 LOST: Final = "lost"
 """The wal_status of a slot whose WAL is gone (slotfuncs.c)."""

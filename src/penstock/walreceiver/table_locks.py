@@ -34,6 +34,7 @@ from penstock.identifiers import quote_literal, quoted
 from penstock.relation import qualified
 from penstock.walreceiver.connection import Connection
 from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.slots import PREPARED
 from penstock.walreceiver.snapshot_holder import lost_snapshot
 from penstock.walreceiver.table_info import not_found
 
@@ -321,8 +322,7 @@ def _lock_error(name: Name, error: PenstockError, messages: LockMessages) -> Pen
         "for one (ALTER TABLE, TRUNCATE, CLUSTER, VACUUM FULL, LOCK TABLE).",
         hint=f"{messages.later} To see who it is, on the publisher: "
         "SELECT pid, mode, granted FROM pg_locks"
-        f" WHERE relation = {quote_literal(_quote_name(name))}::regclass; without a pid it is a "
-        "prepared transaction: SELECT gid, prepared, owner FROM pg_prepared_xacts;",
+        f" WHERE relation = {quote_literal(_quote_name(name))}::regclass; {PREPARED}",
         sqlstate=_LOCK_NOT_AVAILABLE,
     )
 

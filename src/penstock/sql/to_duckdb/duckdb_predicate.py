@@ -60,7 +60,6 @@ from penstock.sql.to_duckdb.pg_proc import (
 )
 from penstock.sql.typed.coercion import array_of, element
 from penstock.sql.typed.function_analysis import with_defaults
-from penstock.sql.typed.operator_analysis import contains_var
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
     ArrayExpr,
@@ -208,6 +207,7 @@ class ExpressionCompiler:
         self._depth = 0
         self._allowed = _MAX_LENGTH
         self._lists: list[str] = []
+        self._with_columns: dict[int, tuple[Node, bool]] = {}
 
     def value(self, node: Node) -> Value:
         """Return the SQL of an expression. Raises as ``predicate``."""
@@ -230,9 +230,18 @@ class ExpressionCompiler:
             self._check_failing(node)
         return value
 
+    def _uses_column(self, node: Node) -> bool:
+        """Return whether an expression uses a column (contain_vars_of_level). Each node is looked
+        at once: its parents ask, too."""
+        known = self._with_columns.get(id(node))
+        if known is None:
+            uses = isinstance(node, Var) or any(map(self._uses_column, children(node)))
+            known = self._with_columns[id(node)] = (node, uses)  # the node keeps its id
+        return known[1]
+
     def _check_failing(self, node: Node) -> None:
         """Refuse constants that may fail: PostgreSQL's planner fails on them even without rows."""
-        if not contains_var(node) and not self._case:
+        if not self._uses_column(node) and not self._case:
             raise refused("an expression of constants that may fail")
 
     @NodeMethod
@@ -272,7 +281,7 @@ class ExpressionCompiler:
         joined = conjunction(values, node.operator)
         decided = "TRUE" if node.operator is BoolOp.OR else "FALSE"
         # Constants alone are computed from left to right, as the planner does.
-        mixed = joined.fails and contains_var(node)
+        mixed = joined.fails and self._uses_column(node)
         early = self._decided(node, decided) if mixed else None
         if early is None:
             return joined
@@ -283,12 +292,12 @@ class ExpressionCompiler:
 
         PostgreSQL's planner finds this out first, and then evaluates nothing else (clauses.c).
         """
-        if not contains_var(node) and not self._case:
+        if not self._uses_column(node) and not self._case:
             return f"({self.value(node).sql}) IS {want}"
         if isinstance(node, CaseExpr) and node.argument is None:
             rest = self._decided(node.default, want) or "FALSE"
             for when in reversed(node.whens):
-                if contains_var(when.condition):
+                if self._uses_column(when.condition):
                     rest = "FALSE"
                     continue
                 branch = self._decided(when.result, want) or "FALSE"
