@@ -8,7 +8,7 @@ filter must mean the same tomorrow.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NoReturn
 
 from penstock.civil import (
     DAY,
@@ -35,6 +35,7 @@ _ISO: Final = re.compile(
     r"(?::(?P<zs>\d{2}))?)?(?:\s*+(?P<era>[bB][cC]|[aA][dD]))?",
     re.ASCII,
 )
+_MONTH: Final = re.compile(r"\d{1,2}", re.ASCII)
 _COMPACT: Final = re.compile(r"(\d{4})(\d{2})(\d{2})", re.ASCII)
 _SPECIAL: Final = {"infinity": "infinity", "-infinity": "-infinity", "+infinity": "infinity"}
 _WORDS: Final = ("infinity", "epoch", "now", "today", "tomorrow", "yesterday")
@@ -74,6 +75,13 @@ def read_timestamp(text: str, *, zone: bool) -> str:
     return print_timestamp(moment, zone)
 
 
+def _refuse_month(text: str, digits: str, name: str) -> NoReturn:
+    """Raise the error for a month alone, which PostgreSQL checks first (ValidateDate)."""
+    if not 1 <= int(digits) <= 12:
+        raise DatetimeFieldOverflow(f'date/time field value out of range: "{text}"')
+    raise InvalidDatetimeFormat(f'invalid input syntax for type {_SQL_NAMES[name]}: "{text}"')
+
+
 def _fields(text: str, name: str) -> str | tuple[int, int, int]:
     """Return days since the epoch, microseconds of the day, seconds east; or a special value."""
     stripped = text.strip()
@@ -85,6 +93,8 @@ def _fields(text: str, name: str) -> str | tuple[int, int, int]:
         stripped = "-".join(compact.groups())
     match = _ISO.fullmatch(stripped)
     if match is None or _is_part_of_date(match):
+        if _MONTH.fullmatch(stripped):
+            _refuse_month(text, stripped, name)
         if re.search(r"\d", stripped) or any(word in stripped.lower() for word in _WORDS):
             raise FeatureNotSupported(
                 f'"{text}" is not supported as a constant of type {_SQL_NAMES[name]}',

@@ -36,6 +36,7 @@ from penstock.pgtypes.pg_type import (
     INTERVAL,
     JSON,
     JSONB,
+    NAME,
     NUMERIC,
     TEXT,
     TEXT_ARRAY,
@@ -850,6 +851,8 @@ def through_text(value: Value, target: int, reads: int = 0) -> Value:
 
     ``reads``: the type that reads the text, if values are held in another type.
     """
+    if target == NAME and not reads:
+        return Value(f"pg_text('name', {printed(value)})", target, None, value.fails)
     if target in STRINGS and not reads:
         return to_text(value, target)
     if is_enum(target):
