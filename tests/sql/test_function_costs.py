@@ -102,3 +102,26 @@ def test_a_list_of_all_values_has_a_limit() -> None:
         duck.sql(sql.format(3_000_000)).fetchall()
     assert query_error(error.value).sqlstate == "53200"
     duck.close()
+
+
+def test_equal_calls_share_a_large_text() -> None:
+    duck = connect()
+    sql = "SELECT sum(length(pg_text('repeat', 'x' || i % {}, 400000))) FROM range(500) t(i)"
+    assert duck.sql(sql.format(10)).fetchall() == [(400_000_000,)]
+    with pytest.raises(duckdb.Error) as error:
+        duck.sql(sql.format(500)).fetchall()
+    assert query_error(error.value).sqlstate == "53200"
+    duck.close()
+
+
+def test_a_large_text_that_is_shared_stands_beside_nulls_and_short_texts() -> None:
+    duck = connect()
+    for name, made in (
+        ("repeat", str.__mul__),
+        ("rpad", lambda text, size: text.ljust(size)[:size]),
+    ):
+        wanted = [made("xy", size) for size in (0, 3, 5000)]
+        text = "CASE i % 4 WHEN 3 THEN NULL ELSE 'xy' END"
+        sql = f"SELECT pg_text('{name}', {text}, [0, 3, 5000, 1][i % 4 + 1]) FROM range(400) t(i)"
+        assert [row for (row,) in duck.sql(sql).fetchall()] == [*wanted, None] * 100
+    duck.close()

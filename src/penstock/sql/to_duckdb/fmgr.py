@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +30,10 @@ ITEM: Final = 64
 _AT_ONCE: Final = 1 << 22
 """Bytes of arguments that are Python's values at once."""
 _SHORT: Final = 200
+_LARGE: Final = 4096
+"""The least bytes of a text that equal calls share, if their arguments are ``_SHORT``."""
+_SHARED: Final = 4
+"""What a text costs of its bytes if equal calls share it. Not nothing: DuckDB may copy each."""
 _DETAIL: Final = f"Functions make {MAX_MADE >> 20} MB of text at most."
 _T = TypeVar("_T")
 _TOLD: Final = "<penstock {} {} penstock>"
@@ -37,8 +42,8 @@ _RESULTS: Final = {
     "pg_bool": ("BOOLEAN", pa.bool_()),
     "pg_int": ("BIGINT", pa.int64()),
     "pg_float": ("DOUBLE", pa.float64()),
-    "pg_text": ("VARCHAR", pa.string()),
-    "pg_bytes": ("BLOB", pa.binary()),
+    "pg_text": ("VARCHAR", pa.string_view()),
+    "pg_bytes": ("BLOB", pa.binary_view()),
     "pg_texts": ("VARCHAR[]", pa.list_(pa.string())),
 }
 
@@ -73,9 +78,12 @@ class Budget:
         if self._per_call:
             self._made = 0
 
-    def take(self, size: int) -> None:
-        """Count bytes before they are allocated. Raises OutOfMemory (53200)."""
-        self._made += size
+    def take(self, size: int, *, shared: bool = False) -> None:
+        """Count bytes before they are allocated. Raises OutOfMemory (53200).
+
+        ``shared``: a value that was made and counted before is used once more.
+        """
+        self._made += size // _SHARED if shared else size
         if self._made > MAX_MADE:
             raise OutOfMemory("out of memory", detail=_DETAIL)
 
@@ -119,12 +127,13 @@ def _vector(
         name, *arguments = columns
         function = functions[name[0].as_py()]
         budget.begin()
+        made = _Made(function, budget)
         try:
-            found = [
-                None if function.strict and None in row else _one(function, row, budget)
+            places = [
+                made.null() if function.strict and None in row else made.place(row)
                 for row in _rows(arguments)
             ]
-            return pa.array(found, type_)
+            return _shared_array(made.values, places, type_)
         except PenstockError as error:
             raise RuntimeError(told(error)) from None
         except MemoryError:
@@ -151,16 +160,70 @@ def _elements(column: pa.ChunkedArray) -> int:
     return len(pc.list_flatten(column)) if pa.types.is_list(column.type) else 0
 
 
-def _one(function: PythonFunction, row: tuple[Any, ...], budget: Budget) -> Any:
-    if function.size is not None:
-        budget.take(function.size(*row))
-        return function.call(*row)
-    value = function.call(*row)
-    if isinstance(value, list):
-        budget.take(sum(ITEM + len(item or "") for item in value))
-    elif isinstance(value, str | bytes):
-        budget.take(len(value))
-    return value
+class _Made:
+    """The results of one call of DuckDB. Rows with equal arguments share a result, if it may be
+    large."""
+
+    def __init__(self, function: PythonFunction, budget: Budget) -> None:
+        self.values: list[Any] = []
+        self._function = function
+        self._budget = budget
+        self._places: dict[tuple[Any, ...], int] = {}
+
+    def place(self, row: tuple[Any, ...]) -> int:
+        """Return the index of the row's result in ``values``. Raises OutOfMemory (53200)."""
+        size = self._function.size
+        if size is None:
+            value = self._function.call(*row)
+            if isinstance(value, list):
+                self._budget.take(sum(ITEM + len(item or "") for item in value))
+            elif isinstance(value, str | bytes):
+                self._budget.take(len(value))
+            return self._add(value)
+        bytes_ = size(*row)
+        if bytes_ < _LARGE or not all(map(_is_short, row)):
+            self._budget.take(bytes_)
+            return self._add(self._function.call(*row))
+        found = self._places.get(row)
+        self._budget.take(bytes_, shared=found is not None)
+        if found is None:
+            value = self._function.call(*row)
+            found = self._add(value)
+            if isinstance(value, str | bytes):
+                self._places[row] = found
+        return found
+
+    def null(self) -> int:
+        """Return the index of NULL."""
+        return self._add(None)
+
+    def _add(self, value: Any) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
+
+
+def _is_short(argument: Any) -> bool:
+    if isinstance(argument, str | bytes):
+        return len(argument) <= _SHORT
+    return argument is None or isinstance(argument, int)
+
+
+def _shared_array(values: Sequence[Any], places: Sequence[int], type_: pa.DataType) -> pa.Array:
+    """Return the values at ``places``; a text or bytea that is there several times is held once.
+
+    Arrow's columnar format, "Variable-size Binary View Layout": 16 bytes a value, which have its
+    bytes or say where they are.
+    """
+    array = pa.array(values, type_)
+    if len(values) == len(places):
+        return array
+    valid, views, *bytes_ = array.buffers()
+    at = np.array(places, np.int64)
+    if valid is not None:
+        known = np.array([value is not None for value in values])
+        valid = pa.py_buffer(np.packbits(known[at], bitorder="little"))
+    gathered = np.frombuffer(views, "V16")[at]
+    return pa.Array.from_buffers(type_, len(at), [valid, pa.py_buffer(gathered), *bytes_])
 
 
 def cached(call: Callable[..., _T]) -> Callable[..., _T]:
