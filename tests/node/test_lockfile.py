@@ -1,5 +1,6 @@
 """One running node per folder, however the last one died."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,28 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
         running_process(tmp_path)
     with pytest.raises(ObjectInUse, match="already running"):
         LockFile(tmp_path)
+    lock.release()
+
+
+def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
+    """A changed digit would be the PID of another process, which commands would signal."""
+    lock, path = LockFile(tmp_path), tmp_path / FILE_NAME
+    written = path.read_bytes()
+    assert running_process(tmp_path) == Running(os.getpid(), hears_sighup=False)
+    for place in range(len(written)):
+        path.write_bytes(written[:place] + bytes([written[place] ^ 1]) + written[place + 1 :])
+        with pytest.raises(ConfigurationError, match="bogus data in lock file"):
+            running_process(tmp_path)
+        with pytest.raises(ConfigurationError, match="bogus data in lock file"):
+            signal_running(tmp_path)
+        with pytest.raises(ObjectInUse, match="already running \\(PID unknown\\)"):
+            LockFile(tmp_path)
+        with pytest.raises(ObjectInUse, match="instead of"):
+            lock.check()
+    path.write_bytes(written)
+    lock.check()
+    path.write_bytes(written.partition(b"crc32")[0])  # as an older version writes it
+    assert running_process(tmp_path) == Running(os.getpid(), hears_sighup=False)
     lock.release()
 
 

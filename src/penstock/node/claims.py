@@ -11,9 +11,11 @@ its catalog.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -25,8 +27,10 @@ from penstock.lakehouse.log_store import check_conditional_puts
 from penstock.lakehouse.warehouse import Warehouse
 
 FILE_NAME: Final = "penstock.pid"
-"""The file with the process's PID, and a second line if the process handles SIGHUP."""
+"""The file with the process's PID, a second line if the process handles SIGHUP, and a checksum of
+both: a changed digit would be another process's PID, which gets signals."""
 _HEARS_SIGHUP: Final = "SIGHUP"
+_CHECKSUM: Final = "crc32"
 
 
 class LockFile:
@@ -38,28 +42,44 @@ class LockFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._file.seek(0)
-            pid = self._file.readline().strip() or "unknown"
-            self._file.close()
-            raise ObjectInUse(
-                f'node "{folder}" is already running (PID {pid})',
-                hint=f"Stop it first (kill {pid}), or start another node in another folder.",
-            ) from None
+            raise self._already_running(folder) from None
+        # A handler, not SIG_DFL or SIG_IGN.
+        hears = callable(signal.getsignal(signal.SIGHUP))
+        self._content = _content(os.getpid(), hears_sighup=hears)
         self._file.seek(0)
         self._file.truncate()
-        self._file.write(f"{os.getpid()}\n")
-        if callable(signal.getsignal(signal.SIGHUP)):  # a handler, not SIG_DFL or SIG_IGN
-            self._file.write(f"{_HEARS_SIGHUP}\n")
+        self._file.write(self._content)
         self._file.flush()
 
+    def _already_running(self, folder: Path) -> ObjectInUse:
+        self._file.seek(0)
+        with self._file as file, contextlib.suppress(ValueError):
+            if (found := _read_content(file.read())) is not None:
+                pid, _ = found
+                return ObjectInUse(
+                    f'node "{folder}" is already running (PID {pid})',
+                    hint=f"Stop it first (kill {pid}), or start another node in another folder.",
+                )
+        return ObjectInUse(
+            f'node "{folder}" is already running (PID unknown)',
+            hint="Stop it first, or start another node in another folder.",
+        )
+
     def check(self) -> None:
-        """Check that the file is still there, so that nobody else can lock it
-        (RecheckDataDirLockFile). Raises ObjectInUse."""
+        """Check that the file is still there, so that nobody else can lock it, and that it names
+        this process (RecheckDataDirLockFile). Raises ObjectInUse."""
         if not os.fstat(self._file.fileno()).st_nlink:
             raise ObjectInUse(
                 f'the lock file "{self._path}" was removed or replaced',
                 detail="Another process could run the node as well.",
                 hint="Start the node again.",
+            )
+        self._file.seek(0)
+        if (found := self._file.read()) != self._content:
+            raise ObjectInUse(
+                f'lock file "{self._path}" contains {found!r} instead of {self._content!r}',
+                detail="Commands would take another process for the node's.",
+                hint="Start the node again: it writes the file anew.",
             )
 
     def release(self) -> None:
@@ -89,17 +109,38 @@ def running_process(folder: Path) -> Running | None:
             except OSError:
                 since = os.fstat(file.fileno()).st_mtime
                 content = file.read()
-                pid, *more = content.splitlines() or [""]
-                if pid and not pid.isdigit():
+                try:
+                    found = _read_content(content)
+                except ValueError:
                     raise ConfigurationError(
                         f'bogus data in lock file "{folder / FILE_NAME}": {content!r}',
                         hint="A process that runs the node has locked the file. Stop that process "
                         "and start the node again: it writes the file anew.",
                     ) from None
-                return Running(int(pid), _HEARS_SIGHUP in more, since) if pid else None
+                return None if found is None else Running(*found, since)
     except FileNotFoundError:
         pass
     return None
+
+
+def _content(pid: int, *, hears_sighup: bool) -> str:
+    """Return the content of the file."""
+    text = f"{pid}\n" + (f"{_HEARS_SIGHUP}\n" if hears_sighup else "")
+    return f"{text}{_CHECKSUM} {zlib.crc32(text.encode()):08x}\n"
+
+
+def _read_content(content: str) -> tuple[int, bool] | None:
+    """Return PID and ``hears_sighup``; None for an empty file, which its process is about to write.
+    Raises ValueError."""
+    if not content:
+        return None
+    first, *more = content.splitlines()
+    pid, hears_sighup = int(first), more[:1] == [_HEARS_SIGHUP]
+    written = _content(pid, hears_sighup=hears_sighup)
+    # Older versions write no checksum.
+    if content not in (written, written.rpartition(_CHECKSUM)[0]):
+        raise ValueError(content)
+    return pid, hears_sighup
 
 
 def process_stat(pid: int) -> list[str]:
