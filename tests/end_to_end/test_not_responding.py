@@ -23,6 +23,7 @@ from fix_postgres import Database
 from fix_proxy import Proxy
 from penstock.catalog.pg_stat_subscription import _HEARD_S
 from penstock.cli.main import app
+from penstock.embedded import free_port
 from penstock.node.status import Health
 
 pytestmark = [part_of_make_faults, pytest.mark.postgres, pytest.mark.slow]
@@ -84,6 +85,26 @@ def test_a_suspended_process(node: NodeProcess, database: Database) -> None:
     assert (found["lag_bytes"], found["rows_per_second"]) == (None, 0.0)
     node.go_on()
     streams(node)
+
+
+def test_a_suspended_process_that_only_publishes(node: NodeProcess) -> None:
+    node.init(parameters={"port": free_port()})
+    node.start()
+
+    def told() -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["status", "-D", str(node.folder)])
+        return done.exit_code, done.stdout
+
+    node.wait_for("a start", lambda: "listening on" in node.log() and told()[0] == 0)
+    assert "not responding" not in told()[1]
+    os.killpg(node.pid or 0, signal.SIGSTOP)
+    began = time.monotonic()
+    node.wait_for("the suspension", lambda: told()[0] == Health.NOT_RESPONDING, 60)
+    assert time.monotonic() - began < _WITHIN
+    assert "[not responding]" in told()[1]
+    assert f"kill -CONT {node.pid}" in told()[1]
+    node.go_on()
+    node.wait_for("a report", lambda: told()[0] == 0)
 
 
 def test_a_full_disk_under_the_state_store(

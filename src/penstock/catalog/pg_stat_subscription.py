@@ -89,6 +89,16 @@ _TABLE: Final = Table(
 )
 
 
+_NODE: Final = Table(
+    "penstock_stat_node",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("updated_at", Float(53), nullable=False),
+)
+"""One row: the process that has reported last. A node without subscriptions reports, too."""
+
+
 STREAMING: Final = "streaming"
 """The state of a worker that has a stream."""
 
@@ -183,7 +193,7 @@ class SubscriptionStatistics:
 
     def reported(self, now: float) -> bool:
         """Return whether a node has reported recently. ``now``: seconds since 1970."""
-        return self.updated_at is not None and now - self.updated_at < _REPORTED_S
+        return is_recent(self.updated_at, now)
 
     def heard(self, now: float) -> bool:
         """Return whether the publisher has sent something recently."""
@@ -215,6 +225,19 @@ class SubscriptionStatistics:
         return self.retained_bytes, self.wal_status
 
 
+@dataclass(frozen=True, slots=True)
+class NodeStatistics:
+    """A node's process, and when it has reported, in seconds since 1970."""
+
+    pid: int
+    updated_at: float
+
+
+def is_recent(updated_at: float | None, now: float) -> bool:
+    """Return whether a running node may have reported last at this time."""
+    return updated_at is not None and now - updated_at < _REPORTED_S
+
+
 class StatisticsStore:
     """The statistics of all subscriptions of a node. The owner must call ``close``."""
 
@@ -239,12 +262,19 @@ class StatisticsStore:
         """Close every connection."""
         self._engine.dispose()
 
-    def report(self, statistics: Iterable[SubscriptionStatistics]) -> None:
-        """Replace the statistics of these subscriptions."""
+    def report(
+        self, statistics: Iterable[SubscriptionStatistics], node: NodeStatistics | None = None
+    ) -> None:
+        """Replace the statistics of these subscriptions. ``node``: the process that reports."""
         numbers = {s.subid: json.dumps(dataclasses.asdict(s)) for s in statistics}
-        if not numbers:
+        if not numbers and node is None:
             return
         with self._write() as connection:
+            if node is not None:
+                connection.execute(_NODE.delete())
+                connection.execute(_NODE.insert().values(id=0, **dataclasses.asdict(node)))
+            if not numbers:
+                return
             connection.execute(_TABLE.delete().where(_TABLE.c.subid.in_(list(numbers))))
             rows = [{"subid": subid, "numbers": text} for subid, text in numbers.items()]
             connection.execute(_TABLE.insert(), rows)
@@ -254,6 +284,12 @@ class StatisticsStore:
         with self._write() as connection:
             connection.execute(_TABLE.delete().where(_TABLE.c.subid.not_in(list(subids))))
             connection.execute(_STATS.delete().where(_STATS.c.subid.not_in(subids)))
+
+    def node(self) -> NodeStatistics | None:
+        """Return the last report of a process about itself; None if there was none."""
+        with transaction(self._engine, write=False) as connection:
+            row = connection.execute(select(_NODE.c.pid, _NODE.c.updated_at)).first()
+        return None if row is None else NodeStatistics(*row)
 
     def all(self) -> dict[int, SubscriptionStatistics]:
         """Return the statistics by subscription oid, without those that are damaged: the node

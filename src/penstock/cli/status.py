@@ -20,7 +20,7 @@ from rich.text import Text
 from penstock.catalog.publisher_identity import alter
 from penstock.cli import NodeDir
 from penstock.node import Node
-from penstock.node.status import SubscriptionStatus, TableStatus, as_json, health
+from penstock.node.status import ProcessSilence, SubscriptionStatus, TableStatus, as_json, health
 
 # Amounts for people: bytes as pg_size_pretty prints them (dbsize.c), and the speed of copies.
 # Clocks are passed in.
@@ -96,33 +96,39 @@ def status(
     state cannot be read.
     """
     with Node(directory) as node:
-        found = node.status(patience=_PATIENCE)
+        found, silence = node.status(patience=_PATIENCE), node.process_silence()
         if as_json_text:
             typer.echo(json.dumps(as_json(found), indent=2))
         elif not watch:
-            Console().print(picture(found))
+            Console().print(picture(found, silence))
         else:
-            found = _watch(node, found)
-        raise typer.Exit(health(found, running=node.running))
+            found, silence = _watch(node, found, silence)
+        raise typer.Exit(health(found, running=node.running, responds=silence is None))
 
 
-def _watch(node: Node, found: Sequence[SubscriptionStatus]) -> Sequence[SubscriptionStatus]:
+def _watch(
+    node: Node, found: Sequence[SubscriptionStatus], silence: ProcessSilence | None
+) -> tuple[Sequence[SubscriptionStatus], ProcessSilence | None]:
     """Draw until Ctrl-C. Return the last status drawn."""
-    with Live(picture(found), auto_refresh=False) as live:
+    with Live(picture(found, silence), auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(_WATCH_INTERVAL)
-                found = node.status(patience=_PATIENCE)
-                live.update(picture(found), refresh=True)
+                found, silence = node.status(patience=_PATIENCE), node.process_silence()
+                live.update(picture(found, silence), refresh=True)
         except KeyboardInterrupt:
-            return found
+            return found, silence
 
 
-def picture(subscriptions: Sequence[SubscriptionStatus]) -> RenderableType:
-    """Return an overview of each subscription, with its tables, errors and warnings."""
+def picture(
+    subscriptions: Sequence[SubscriptionStatus], silence: ProcessSilence | None = None
+) -> RenderableType:
+    """Return an overview of each subscription, with its tables, errors and warnings, after why the
+    node's process does not respond."""
+    parts: list[RenderableType] = [] if silence is None else [_not_responding(silence), Text("")]
     if not subscriptions:
-        return Text('no subscriptions; make one with: penstock sql "CREATE SUBSCRIPTION ..."')
-    parts: list[RenderableType] = []
+        what = 'no subscriptions; make one with: penstock sql "CREATE SUBSCRIPTION ..."'
+        return Group(*parts, Text(what))
     for subscription in subscriptions:
         parts += [_overview(subscription), _tables(subscription)]
         parts += [_table_error(table) for table in subscription.tables if table.error]
@@ -131,6 +137,14 @@ def picture(subscriptions: Sequence[SubscriptionStatus]) -> RenderableType:
             parts.append(_verified(subscription))
         parts.append(Text(""))
     return Group(*parts)
+
+
+def _not_responding(silence: ProcessSilence) -> RenderableType:
+    lines = Table.grid(padding=(0, 2))
+    rows = [("node", "[not responding]"), ("error", silence.message), ("hint", silence.hint)]
+    for name, value in rows:
+        lines.add_row(Text(name, style="bold"), Text(value))
+    return lines
 
 
 def _overview(s: SubscriptionStatus) -> RenderableType:

@@ -58,8 +58,10 @@ from penstock.node.serving import DATABASE_OID, ServingNode
 from penstock.node.session_commands import connect_publisher
 from penstock.node.status import (
     CatchupState,
+    ProcessSilence,
     SubscriptionStatus,
     check_not_stopped,
+    process_silence,
     read_status,
     wait_for_all,
     wait_for_cut,
@@ -540,6 +542,11 @@ class Node:
         asked = () if process or not patience else self._catalog.subscriptions()
         told = ask_all(asked, patience)
         return read_status(self._catalog, process=process, told=told)
+
+    def process_silence(self) -> ProcessSilence | None:
+        """Return why the process that runs the node does not respond; None if it does, or none
+        runs. Any process may call this."""
+        return process_silence(self._catalog, running_process(self.folder))
 
     def _report(self) -> NodeReport:
         return node_report(self._catalog, self.status(), self.serving)

@@ -7,6 +7,7 @@ of earlier runs are kept until this run has its own.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ from typing import Final
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.pg_stat_subscription import (
     AT_WORK,
+    NodeStatistics,
     SubscriptionStatistics,
     TableStatistics,
 )
@@ -205,7 +207,8 @@ class Reports:
             reports = {
                 s.oid: self._statistics(s, workers.get(s.oid), obstacle) for s in subscriptions
             }
-            self._catalog.statistics.report(reports.values())
+            node = NodeStatistics(os.getpid(), time.time())
+            self._catalog.statistics.report(reports.values(), node)
             if self._before.keys() - reports.keys():
                 self._catalog.statistics.keep_only(reports)
             self._before = reports

@@ -26,6 +26,7 @@ from penstock.catalog.pg_stat_subscription import (
     SubscriptionCounts,
     SubscriptionStatistics,
     TableStatistics,
+    is_recent,
 )
 from penstock.catalog.pg_subscription import Subscription, being_dropped
 from penstock.catalog.pg_subscription_rel import (
@@ -150,15 +151,17 @@ _BEING_DROPPED: Final = "being dropped"
 SLOT_GONE: Final = (LOST, MISSING)
 
 
-def health(subscriptions: Iterable[SubscriptionStatus], *, running: bool) -> Health:
+def health(
+    subscriptions: Iterable[SubscriptionStatus], *, running: bool, responds: bool = True
+) -> Health:
     """Return the worst health of all subscriptions that are enabled, or that an error has disabled.
-    Errors that no retry heals are the worst."""
+    Errors that no retry heals are the worst. ``responds``: the node's process reports."""
     enabled = [s for s in subscriptions if s.enabled or s.stopped or s.state == _BEING_DROPPED]
     if any(s.needs_a_person for s in enabled):
         return Health.NEEDS_A_PERSON
     if not running:
         return Health.NOT_RUNNING
-    if any(s.state == _NOT_RESPONDING for s in enabled):
+    if not responds or any(s.state == _NOT_RESPONDING for s in enabled):
         return Health.NOT_RESPONDING
     follows = all(s.state in AT_WORK and s.error is None for s in enabled)
     return Health.FOLLOWS if follows else Health.TRIES_AGAIN
@@ -314,11 +317,10 @@ def _state(
         return "disabled"
     if process is None:
         return "not running"
-    # Reports of an earlier process or worker stay until the next one has reported.
-    earlier = (numbers.updated_at or 0.0) < process.since
-    if not numbers.reported(at) and (not earlier or at - process.since > _STARTS_IN):
+    if _is_silent(numbers.updated_at, process, at):
         return _NOT_RESPONDING
-    if earlier or numbers.state == NO_WORKER:
+    # Reports of an earlier process or worker stay until the next one has reported.
+    if (numbers.updated_at or 0.0) < process.since or numbers.state == NO_WORKER:
         return "starting"
     return numbers.state if numbers.wait_event is None else _NOT_RESPONDING
 
@@ -336,17 +338,52 @@ def _cause(
     if numbers.reported(at):
         message = f"waiting for {at - (numbers.wait_since or at):.0f} s: {numbers.wait_event}"
         hint = "Look at what it waits for; the subscription goes on by itself when that answers."
-    elif process_stat(process.pid)[:1] in (["T"], ["t"]):
+        return _as_error(message, hint)
+    return _as_error(*_cause_of_silence(numbers.updated_at, process, folder, at))
+
+
+def _cause_of_silence(
+    updated_at: float | None, process: Running, folder: Path | None, at: float
+) -> tuple[str, str]:
+    """Return why a running process does not report, and a hint."""
+    if process_stat(process.pid)[:1] in (["T"], ["t"]):
         message = f"the process {process.pid} is suspended"
         hint = f"Let it go on: kill -CONT {process.pid}"
     elif folder is not None and shutil.disk_usage(folder).free < _FULL:
         message = f'could not write to "{folder}": No space left on device'
         hint = "Free disk space; the node goes on by itself."
     else:
-        silent = at - max(numbers.updated_at or 0.0, process.since)
+        silent = at - max(updated_at or 0.0, process.since)
         message = f"the process {process.pid} has not reported for {silent:.0f} s"
         hint = "Look at its log and at the state store. If it hangs, end it and start it again."
-    return _as_error(message, hint)
+    return message, hint
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSilence:
+    """Why the process that runs a node does not report, and a hint."""
+
+    message: str
+    hint: str
+
+
+def process_silence(catalog: Catalog, process: Running | None) -> ProcessSilence | None:
+    """Return why the process does not respond, whether the node has subscriptions or not; None if
+    it does, has just started, or there is none."""
+    if process is None:
+        return None
+    at, node = time.time(), catalog.statistics.node()
+    updated_at = None if node is None else node.updated_at
+    if not _is_silent(updated_at, process, at):
+        return None
+    return ProcessSilence(*_cause_of_silence(updated_at, process, catalog.statistics.folder, at))
+
+
+def _is_silent(updated_at: float | None, process: Running, at: float) -> bool:
+    """Tell whether a process should have reported. The last report may be an earlier process's."""
+    if is_recent(updated_at, at):
+        return False
+    return (updated_at or 0.0) >= process.since or at - process.since > _STARTS_IN
 
 
 def _silence(seconds: float) -> dict[str, str | None]:
