@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from end_to_end.compare import delta_rows, difference, publisher_rows
 from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
 from fix_postgres import Database
+from fix_proxy import Proxy
 from penstock import Node
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -160,3 +161,26 @@ def assert_equal(node: NodeProcess, database: Database) -> None:
     with database.connect() as connection:
         wanted = publisher_rows(connection, "public.t")
     assert not (lack := difference("t", wanted, delta_rows(pin.uri, pin.version))), str(lack)
+
+
+@part_of_make_faults
+@pytest.mark.parametrize("connects", [False, True], ids=["a look waits", "connecting"])
+def test_a_silent_publisher_holds_no_stop_up(
+    node: NodeProcess, database: Database, make_proxy: Callable[[int], Proxy], connects: bool
+) -> None:
+    proxy = make_proxy(database.server.port)
+    conninfo = proxy.conninfo(database.conninfo)
+    node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION fast")
+    node.start()
+    node.wait_for("the first cut", lambda: status(node).state == "streaming", timeout=240)
+    proxy.stall()
+    if connects:
+        before = proxy.connections
+        proxy.cut()
+        node.wait_for("an attempt", lambda: proxy.connections > before + 1)
+    else:
+        node.wait_for("the silence", lambda: "not been heard" in str(status(node).error))
+    node.signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert ended(node) == 0
+    assert time.monotonic() - began < 5

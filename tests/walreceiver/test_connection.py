@@ -13,7 +13,7 @@ import pytest
 
 import tls
 from fix_proxy import Proxy
-from penstock.embedded import EmbeddedPostgres
+from penstock.embedded import EmbeddedPostgres, wait_until
 from penstock.errors import AuthenticationFailure, ConnectionFailure, PublisherError
 from penstock.identifiers import quote_literal
 from penstock.walreceiver.connection import Connection, literal_list
@@ -254,6 +254,37 @@ def test_a_deaf_host_times_out(database: Any, make_proxy: Callable[[int], Any]) 
         proxy.cut()
         with pytest.raises(ConnectionFailure):
             connection.query("SELECT 1")
+
+
+def test_an_interrupt_waits_for_no_deaf_host(
+    database: Any, make_proxy: Callable[[int], Any]
+) -> None:
+    """Neither while it is connected to, nor while it is asked; what it answers later is closed."""
+    proxy = make_proxy(database.server.port)
+    conninfo = f"{proxy.conninfo(database.conninfo)} connect_timeout=30"
+    interrupted = threading.Event()
+
+    def interrupt() -> None:
+        if interrupted.is_set():
+            raise InterruptedError
+
+    def takes(call: Callable[[], object]) -> float:
+        threading.Timer(0.3, interrupted.set).start()
+        began = time.monotonic()
+        with pytest.raises(InterruptedError):
+            call()
+        interrupted.clear()
+        return time.monotonic() - began
+
+    with connect(conninfo, interrupt=interrupt) as connection:
+        assert connection.query("SELECT 1") == [("1",)]
+        proxy.stall()
+        assert takes(lambda: connect(conninfo, interrupt=interrupt)) < 3
+        assert takes(lambda: connection.query("SELECT 1")) < 3
+        assert not connection.is_open
+    proxy.resume()
+    asked = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database.name}'"
+    wait_until(lambda: database.value(asked) == 1, "the end of the late sessions")
 
 
 def test_quoting() -> None:

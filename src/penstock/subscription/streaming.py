@@ -89,15 +89,17 @@ class ApplyStream:
         copy_began_at: Callable[[], Lsn | None],
         joined: Callable[[Sequence[Target], Lsn], None],
         check_connection: Callable[[Connection], None],
+        interrupt: Callable[[], None],
     ) -> None:
         """``binary``: None for a text stream. ``options``: returns the present options.
         ``copy_began_at``: returns the cut at which a running copy began. ``joined``: is called with
         tables that have joined the cuts. ``check_connection``: raises StateMismatch for another
-        server."""
+        server. ``interrupt``: raises if the worker no longer waits for a silent server."""
         subscription, spark, warehouse = session.subscription, session.spark, session.warehouse
         targets, self._parking = session.targets, session.parking
         self._requested, self._two_phase = catalog.requested_cuts, catalog.two_phase()
         self._check_connection, self._subscription = check_connection, subscription
+        self._interrupt = interrupt
         self._targets, self._binary, self._status = targets, binary, status
         self._options_given, self._options = options, options().of(subscription.app_id)
         self._copy_began_at, self._joined, self._advanced_origin = (
@@ -197,12 +199,15 @@ class ApplyStream:
 
     def _connect(self) -> Connection:
         subscription = self._subscription
-        connection = Connection.connect(ConnInfo.parse(subscription.conninfo), subscription.name)
+        connection = Connection.connect(
+            ConnInfo.parse(subscription.conninfo), subscription.name, interrupt=self._interrupt
+        )
         try:
             self._check_connection(connection)
         except BaseException:
             connection.close()
             raise
+        connection.interrupt = None
         return connection
 
     def _start_lsn(self) -> Lsn:

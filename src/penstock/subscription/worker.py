@@ -9,11 +9,13 @@ stream is started again from their consistent point (``origin``).
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from penstock.catalog import LakeTable, SubscriptionCounts
@@ -61,6 +63,8 @@ log = logging.getLogger(__name__)
 CONNECTING: Final = "connecting"
 _POLL: Final = 0.1
 """Seconds between two checks of a running copy while nothing streams."""
+_PATIENCE: Final = 1.0
+"""Seconds that a publisher has to answer once the worker has been told to stop."""
 
 _NOT_PUBLISHED: Final = (
     "It is in the last cut, and neither the node's state, of which an older copy was put back, nor "
@@ -72,6 +76,10 @@ _LOST_PARTITIONS: Final = (
     "or which was made again, lacks them."
 )
 _CLOSED: Final = (*NOT_COPIED, SubscriptionRelState.PARKED)
+
+
+class WorkerStops(Exception):
+    """The worker stops without waiting for its publisher. It is nobody's error."""
 
 
 class ApplyWorker:
@@ -111,6 +119,7 @@ class ApplyWorker:
         self._stopping = threading.Event()
         self._changed = threading.Event()
         self._terminated = threading.Event()
+        self._patient_until = math.inf  # by ``time.monotonic``, for answers of the publisher
         self.others_wait = False
         """True if other subscriptions need a worker: this one ends instead of waiting to retry."""
         self.failures = 0
@@ -151,7 +160,9 @@ class ApplyWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the worker to end after the current cut."""
+        """Ask the worker to end after the current cut. It does not wait for a publisher that does
+        not answer."""
+        self._patient_until = min(self._patient_until, time.monotonic() + _PATIENCE)
         self._stopping.set()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -186,6 +197,9 @@ class ApplyWorker:
             while not self._stopping.is_set():
                 try:
                     self._sessions()
+                except WorkerStops as stops:
+                    log.info("%s", stops)
+                    return
                 except Exception as error:
                     if not self._again_after(error):
                         return
@@ -202,6 +216,15 @@ class ApplyWorker:
                     self._session()
             finally:
                 self.pid = None
+
+    def _interrupt(self) -> None:
+        """Raise WorkerStops if the worker has been told to stop, and the publisher has had time to
+        answer what it is asked."""
+        if time.monotonic() >= self._patient_until:
+            raise WorkerStops(
+                f'subscription "{self.subscription.name}": its worker ends without the answer of '
+                "its publisher"
+            )
 
     def _again_after(self, error: Exception) -> bool:
         """Follow a schema change, or wait or stop as ``retry`` decides; return whether to go on."""
@@ -286,7 +309,7 @@ class ApplyWorker:
             self._watched_session(watch, timeline)
 
     def _watched_session(self, definitions: DefinitionWatch, timeline: TimelineWatch) -> None:
-        with Publisher.connect(self.subscription.conninfo, self.subscription.name) as publisher:
+        with self._connect_publisher() as publisher:
             if self._stopping.is_set():
                 return
             self._consistency.begin(publisher)
@@ -327,12 +350,12 @@ class ApplyWorker:
                 copy_began_at=lambda: self._copies.began_at,
                 joined=self._record_joined,
                 check_connection=self._consistency.check_connection,
+                interrupt=self._interrupt,
             )
             try:
                 stream.run(self._told_to_end)
             except NotInBinary as found:
-                # Text from now on: even if the columns are altered back, the stream first sends
-                # the relation as it was.
+                # Text from now on: even if altered back, the relation first comes as it was.
                 self._asks_for_binary = False
                 log.warning("%s", found)
             except Exception as error:
@@ -518,10 +541,14 @@ class ApplyWorker:
                 parking.refuse(target.rel, error)
                 targets.close(target)
 
-    def _connect_walsender(self) -> Connection:
-        return Connection.connect(
-            ConnInfo.parse(self.subscription.conninfo), self.subscription.name
+    def _connect_publisher(self) -> Publisher:
+        return Publisher.connect(
+            self.subscription.conninfo, self.subscription.name, interrupt=self._interrupt
         )
+
+    def _connect_walsender(self) -> Connection:
+        conninfo, name = ConnInfo.parse(self.subscription.conninfo), self.subscription.name
+        return Connection.connect(conninfo, name, interrupt=self._interrupt)
 
     def _connect_to_look(self) -> Connection:
         """Connect to read definitions while the stream has the session's connection.
@@ -530,10 +557,11 @@ class ApplyWorker:
         publisher lets only walsenders in.
         """
         conninfo, name = ConnInfo.parse(self.subscription.conninfo), self.subscription.name
+        connect = partial(Connection.connect, conninfo, name, interrupt=self._interrupt)
         try:
-            connection = Connection.connect(conninfo, name, replication=False)
+            connection = connect(replication=False)
         except (AuthenticationFailure, ConnectionFailure):
-            connection = Connection.connect(conninfo, name)
+            connection = connect()
         try:
             connection.query("SELECT pg_catalog.set_config('lock_timeout', '10s', false)")
             self._consistency.check_ordinary(connection)

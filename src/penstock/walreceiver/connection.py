@@ -12,8 +12,10 @@ import logging
 import math
 import re
 import select
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Final
 
 import psycopg
@@ -32,6 +34,8 @@ _INTERRUPT_S: Final = 0.2
 """Seconds between two calls of ``interrupt`` while a command runs."""
 _CANCEL_S: Final = 5.0
 """Seconds that ``cancel`` waits for the server's answer."""
+_CANCEL_SENT_S: Final = 0.5
+"""Seconds after which an interrupted command's session is closed, whatever the server answers."""
 
 _ENCRYPTED_BY_GSSAPI: Final = (
     "SELECT encrypted FROM pg_catalog.pg_stat_gssapi WHERE pid = pg_catalog.pg_backend_pid()"
@@ -56,20 +60,27 @@ class Connection:
 
     @classmethod
     def connect(
-        cls, conninfo: ConnInfo, application_name: str, *, replication: bool = True
+        cls,
+        conninfo: ConnInfo,
+        application_name: str,
+        *,
+        replication: bool = True,
+        interrupt: Callable[[], None] | None = None,
     ) -> Connection:
         """Open a walsender of the named database, or an ordinary session.
 
         Both accept simple queries. The first command sets everything that affects the answers, as
-        PostgreSQL's own logical connections first clear ``search_path``. Raises
+        PostgreSQL's own logical connections first clear ``search_path``. ``interrupt``: as the
+        field, also called while the server does not answer the attempt. Raises
         AuthenticationFailure, ConnectionFailure.
         """
         make = conninfo.for_replication if replication else conninfo.for_sql
         try:
-            session = psycopg.Connection.connect(make(application_name), autocommit=True)
+            session = _open(make(application_name), interrupt)
         except psycopg.Error as error:
             raise connect_failure(str(error)) from None
         connection = cls(session, conninfo)
+        connection.interrupt = interrupt
         try:
             connection.query(SESSION_SETTINGS, prefix="could not clear search path: ")
         except BaseException:
@@ -190,7 +201,10 @@ class Connection:
         try:
             interrupt()
         except BaseException:
-            self.cancel()
+            # Whoever interrupts does not wait for a server that is silent.
+            cancel = threading.Thread(target=self.cancel, name="cancel", daemon=True)
+            cancel.start()
+            cancel.join(_CANCEL_SENT_S)
             self.close()
             raise
 
@@ -256,6 +270,47 @@ class Connection:
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
         return f"Connection({str(self._conninfo)!r}, {state})"
+
+
+_Session = psycopg.Connection[tuple[object, ...]]
+
+
+def _open(conninfo: str, interrupt: Callable[[], None] | None) -> _Session:
+    """Open a session. ``interrupt`` is called repeatedly meanwhile; if it raises, the attempt is
+    left to itself. Raises psycopg.Error."""
+    if interrupt is None:
+        return psycopg.Connection.connect(conninfo, autocommit=True)
+    attempt: Future[_Session] = Future()
+
+    def run() -> None:
+        try:
+            session = psycopg.Connection.connect(conninfo, autocommit=True)
+        except BaseException as error:
+            if attempt.set_running_or_notify_cancel():
+                attempt.set_exception(error)
+        else:
+            if attempt.set_running_or_notify_cancel():
+                attempt.set_result(session)
+            else:
+                session.close()
+
+    threading.Thread(target=run, name="connect", daemon=True).start()
+    while True:
+        try:
+            return attempt.result(_INTERRUPT_S)
+        except TimeoutError:
+            pass
+        try:
+            interrupt()
+        except BaseException:
+            if not attempt.cancel():  # it has just ended
+                attempt.add_done_callback(_close_session)
+            raise
+
+
+def _close_session(attempt: Future[_Session]) -> None:
+    if attempt.exception() is None:
+        attempt.result().close()
 
 
 def wait(descriptor: int, events: int, timeout_s: float | None) -> int:

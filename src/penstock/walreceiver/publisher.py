@@ -6,7 +6,7 @@ Methods about one table and about slots call a function of ``table_info`` or ``s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -150,13 +150,15 @@ class Publisher:
         application_name: str = "penstock",
         *,
         lock_timeout: str | None = None,
+        interrupt: Callable[[], None] | None = None,
     ) -> Publisher:
-        """Open the session as a walsender of the named database.
+        """Open the session as a walsender of the named database. ``interrupt``: as for
+        ``Connection.connect``.
 
         Raises SqlSyntaxError (42601), AuthenticationFailure, ConnectionFailure.
         """
         parsed = ConnInfo.parse(conninfo) if isinstance(conninfo, str) else conninfo
-        connection = Connection.connect(parsed, application_name)
+        connection = Connection.connect(parsed, application_name, interrupt=interrupt)
         try:
             return cls(connection, lock_timeout)
         except BaseException:

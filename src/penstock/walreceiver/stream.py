@@ -189,6 +189,8 @@ _KEEPALIVE_BODY: Final = struct.Struct("!xQq?")
 _RECEIVE_PREFIX: Final = "could not receive data from WAL stream: "
 _SEND_TIMEOUT_S: Final = 60.0
 _END_TIMEOUT_S: Final = 10.0
+_SILENT_S: Final = 2.0
+"""Seconds without a byte after which the end of a stream is not waited for."""
 
 logger = logging.getLogger(__name__)
 
@@ -348,8 +350,8 @@ class ReplicationStream:
     def stop(self, timeout_s: float = 10.0) -> None:
         """End the stream cleanly: CopyDone both ways, then two command completions.
 
-        A publisher in the middle of a large transaction first sends all of it; after ``timeout_s``
-        the connection is closed instead.
+        A publisher in the middle of a large transaction first sends all of it; after ``timeout_s``,
+        or two seconds without a byte, the connection is closed instead.
         """
         if not self._streaming:
             return
@@ -398,7 +400,8 @@ class ReplicationStream:
                 return
             if length == 0:
                 remaining = deadline - time.monotonic()
-                if remaining <= 0 or not self._connection.wait_readable(remaining):
+                wait_s = min(remaining, _SILENT_S)
+                if remaining <= 0 or not self._connection.wait_readable(wait_s):
                     raise ConnectionFailure("the publisher did not end the stream in time")
                 self._pgconn.consume_input()
 
