@@ -293,14 +293,8 @@ class SessionRunner:
     def _of_the_node(self, statement: Statement, parameters: BoundValues) -> Iterator[Answer]:
         services, role = self._services.within(self._block.rows), self._role()
         match statement:
-            case Copy(query=SelectStmt() as query) if self._is_catalogs(query):
-                rows = self._catalog_rows(query, BoundValues())
-                copied = copy_of_rows(rows, statement)
-                yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
             case Copy():
-                # ``packed``: on a replication connection the client is a tablesync worker.
-                request = replace(copy_request(statement), packed=self._walsender)
-                copied = services.lake.copy(request, self._block.snapshot(), role)
+                copied = self._copy(statement, role)
                 yield replace(copied, chunks=self._cancellation.copied(copied.chunks))
             case QueryStatement(query=SelectStmt() as query):
                 yield self._query(query, parameters)
@@ -325,6 +319,16 @@ class SessionRunner:
                 outcome = self._commands.run(statement, role)
                 yield from outcome.notices
                 yield Done(outcome.tag)
+
+    def _copy(self, statement: Copy, role: Role) -> CopyOut:
+        """Run COPY TO STDOUT: of a table as subscribers ask for it, or of any other query."""
+        request = copy_request(statement)
+        if request is None or (statement.query and self._is_catalogs(statement.query)):
+            assert statement.query is not None
+            return copy_of_rows(self._query(statement.query, BoundValues()), statement)
+        # ``packed``: on a replication connection the client is a tablesync worker.
+        lake = self._services.within(self._block.rows).lake
+        return lake.copy(replace(request, packed=self._walsender), self._block.snapshot(), role)
 
     def _query(self, query: SelectStmt, parameters: BoundValues) -> Rows:
         if self._is_catalogs(query):
@@ -437,10 +441,12 @@ def _notices(cut: Iterable[str]) -> Iterator[Notice]:
     return (Notice("NOTICE", message, sqlstate="42622") for message in cut)
 
 
-# COPY as subscribers send it (tablesync.c, copy_table).
+# COPY TO STDOUT (copyto.c).
 #
-# A parsed COPY becomes a request to read rows and write them in a format; a wrong option raises
-# PostgreSQL's error. The lake looks up the table and its columns, and checks privileges.
+# COPY as subscribers send it (tablesync.c, copy_table) becomes a request to read a table's files
+# and write them in a format. Any other query runs as SELECT, and its rows are written as COPY's. A
+# wrong option raises PostgreSQL's error. The lake looks up tables and columns and checks
+# privileges.
 
 _FORMATS: Final = {"text": False, "binary": True}
 _PORTION_BYTES: Final = 1 << 18
@@ -449,26 +455,22 @@ _ROW_BYTES: Final = 16
 """Bytes added for each row, because a row without columns also needs memory."""
 
 
-def copy_request(statement: Copy) -> CopyRequest:
-    """Return the request for a COPY of a table. Raises FeatureNotSupported, InvalidParameterValue
-    (22023)."""
+def copy_request(statement: Copy) -> CopyRequest | None:
+    """Return the request for a COPY of a table; None for other queries. Raises FeatureNotSupported,
+    InvalidParameterValue (22023)."""
     binary = _binary(statement)
     if statement.relation is not None:
         columns = None if statement.columns is None else tuple(map(CopyTarget, statement.columns))
         return CopyRequest(statement.relation, columns, None, binary)
     query = None if statement.query is None else copy_query(statement.query)
     if query is None:
-        raise FeatureNotSupported(
-            "COPY of this query is not supported",
-            hint="COPY (SELECT columns FROM table [WHERE condition]) TO STDOUT is.",
-        )
+        return None
     relation = query.relation
     return CopyRequest(relation, query.columns, query.where, binary, relation.only, query=True)
 
 
 def copy_of_rows(rows: Rows, statement: Copy) -> CopyOut:
-    """Return the answer to COPY of a query on the catalogs. Rows are read while the client takes
-    them."""
+    """Return the answer to COPY of a query. Rows are read while the client takes them."""
     binary = _binary(statement)
     code = BINARY_FORMAT if binary else TEXT_FORMAT
     fields = [replace(field, format=code) for field in rows.fields]
