@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import select
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import pq
+from psycopg.errors import Diagnostic
 
 from fix_postgres import Database
 from penstock.embedded import wait_until
@@ -29,6 +31,7 @@ ROLES = [
     f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD}'",
     f"CREATE ROLE receiver LOGIN REPLICATION PASSWORD '{PASSWORD}'",
     "GRANT SELECT ON open_table TO reader",
+    "CREATE SCHEMA own AUTHORIZATION reader",
 ]
 DENIED = "permission denied for table secret"
 STATEMENTS: list[tuple[str, str, str]] = [
@@ -42,6 +45,12 @@ STATEMENTS: list[tuple[str, str, str]] = [
     ("COPY secret (id) TO STDOUT", "42501", DENIED),
     ("COPY (SELECT note FROM secret) TO STDOUT", "42501", DENIED),
     ("COPY (SELECT note FROM secret WHERE id > 0) TO STDOUT (FORMAT binary)", "42501", DENIED),
+    ("COPY open_table (id, note, id) TO STDOUT", "42701", 'column "id" specified more than once'),
+    ("COPY open_table (id, nope) TO STDOUT", "42703",
+     'column "nope" of relation "open_table" does not exist'),
+    ("COPY (SELECT id, nope FROM open_table) TO STDOUT", "42703", 'column "nope" does not exist'),
+    ("CREATE TABLE own.liked (LIKE secret)", "42501", DENIED),
+    ("CREATE TABLE own.liked AS SELECT * FROM secret", "42501", DENIED),
     ("INSERT INTO secret VALUES (2, 'x')", "42501", DENIED),
     ("UPDATE secret SET note = ''", "42501", DENIED),
     ("DELETE FROM secret", "42501", DENIED),
@@ -171,6 +180,34 @@ def test_what_else_is_refused_as_postgresql_refuses_it(kept: LakeNode, server: D
             if found != expected:
                 wrong.append(f"{statement}\n  {expected}\n  {found}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_torn_log_does_not_tell_where_the_warehouse_is(kept: LakeNode) -> None:
+    kept.execute("CREATE TABLE torn (id integer)", "GRANT SELECT ON torn TO reader")
+    kept.execute("INSERT INTO torn VALUES (1)")
+    warehouse = str(kept.node.parameters.warehouse)
+    entries = sorted(Path(warehouse, "public", "torn", "_delta_log").glob("*.json"))
+    content = entries[-1].read_bytes()
+    entries[-1].write_bytes(content[: len(content) // 2])
+
+    def told(user: str) -> str:
+        with kept.connect(user) as session:
+            diag = refused(session, "SELECT * FROM torn")
+            return " ".join(filter(None, (diag.message_primary, diag.message_detail)))
+
+    try:
+        assert warehouse in told("lake")
+        assert "torn/_delta_log" in told("reader")
+        assert warehouse not in told("reader")
+    finally:
+        entries[-1].write_bytes(content)
+    kept.execute("DROP TABLE torn")
+
+
+def refused(session: psycopg.Connection[Any], statement: str) -> Diagnostic:
+    with pytest.raises(psycopg.Error) as raised:
+        session.execute(statement.encode())
+    return raised.value.diag
 
 
 def test_names_are_public_as_in_postgresql(kept: LakeNode, server: Database) -> None:

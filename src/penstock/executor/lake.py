@@ -38,7 +38,7 @@ from penstock.sql import RangeVar
 from penstock.sql.grammar.copy import CopyForm, CopyTarget
 from penstock.sql.grammar.parsenodes import Expression, RowStmt, SelectStmt
 from penstock.sql.to_duckdb.session_values import SessionValues
-from penstock.sqlstate import InvalidColumnReference, UndefinedColumn
+from penstock.sqlstate import DuplicateColumn, InvalidColumnReference, UndefinedColumn
 from penstock.walsender.lake_columns import LakeColumn, sent_type, table_column
 from penstock.walsender.sequencer import Position, Sequencer
 
@@ -249,11 +249,18 @@ def _check_names(
 ) -> None:
     """Check that COPY may read these columns (CopyGetAttnums)."""
     known = {column.name: column for column in columns}
+    seen: set[str] = set()
     for target in targets:
         if target.name not in known:
-            raise UndefinedColumn(f'column "{target.name}" does not exist')
-        if known[target.name].attribute.generated and not request.query:
+            where = "" if request.query else f' of relation "{request.relation.name}"'
+            raise UndefinedColumn(f'column "{target.name}"{where} does not exist')
+        if request.query:
+            continue
+        if known[target.name].attribute.generated:
             raise InvalidColumnReference(
                 f'column "{target.name}" is a generated column',
                 detail="Generated columns cannot be used in COPY.",
             )
+        if target.name in seen:
+            raise DuplicateColumn(f'column "{target.name}" specified more than once')
+        seen.add(target.name)
