@@ -244,6 +244,45 @@ def test_text_is_in_the_clients_encoding(both: Both) -> None:
             assert ("D", b"\xe9") in wire.until_ready()
 
 
+_PEEK = (
+    "SELECT octet_length(data) FROM pg_logical_slot_peek_binary_changes('rows', NULL, NULL,"
+    " 'proto_version', '1', 'publication_names', 'nowhere', 'messages', 'true')"
+)
+_PORTIONS: list[list[m.FrontendMessage]] = [
+    [*query("BEGIN"), *query(_PEEK, rows=2)],
+    [m.Execute("", 2)],
+    [m.Execute("", 4)],
+    [m.Execute("", 0)],
+    query("COMMIT"),
+    [*query("BEGIN"), *query(_PEEK, rows=9)],
+    [m.Execute("", 1)],
+    query("ROLLBACK"),
+    [*query("BEGIN"), m.Parse("a", _PEEK, ()), m.Bind("p", "a", (), (), ()), m.Execute("p", 1)],
+    [m.Execute("p", 0), m.Execute("p", 0)],
+    query("COMMIT"),
+    [m.Bind("q", "a", (), (), ()), m.Execute("q", 1)],
+    [m.Execute("q", 0)],
+    [*query("BEGIN"), *query(_PEEK.replace("peek", "get"), rows=4)],
+    [m.Execute("", 4)],
+    [m.Execute("", 4)],
+    query("COMMIT"),
+    query(_PEEK),
+]
+"""What pgjdbc sends with a fetch size: rows of a slot in portions."""
+
+
+def test_rows_of_a_slot_in_portions(sessions: tuple[Wire, Wire]) -> None:
+    for wire in sessions:
+        wire.ask("SELECT pg_create_logical_replication_slot('rows', 'pgoutput')")
+        for _ in range(3):
+            wire.ask("SELECT pg_logical_emit_message(true, 'p', 'content')")
+    for said in _PORTIONS:
+        server, node = (wire.say(*said) for wire in sessions)
+        assert node == server, said
+    for wire in sessions:
+        wire.ask("SELECT pg_drop_replication_slot('rows')")
+
+
 def test_a_portal_that_is_left_gives_its_slot_back(both: Both) -> None:
     """Nor does the slot move: the client has not taken all rows."""
     both.lake.execute(
