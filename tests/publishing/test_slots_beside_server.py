@@ -332,6 +332,52 @@ def test_names_that_are_cut(lake: LakeNode, database_on: Callable[..., Database]
     assert found[0] == found[1]
 
 
+_FIELDS = (
+    "SELECT (pg_create_logical_replication_slot('made', 'test_decoding')).slot_name",
+    "SELECT (pg_create_logical_replication_slot('made', 'test_decoding')).slot_name",
+    "SELECT (pg_create_logical_replication_slot('made2', 'test_decoding')).lsn IS NOT NULL AS made",
+    "SELECT length((pg_copy_logical_replication_slot('made', 'made3')).slot_name::text), 1",
+    "SELECT (pg_replication_slot_advance('made', pg_current_wal_lsn())).slot_name::text",
+    "SELECT (pg_replication_slot_advance('made', NULL)).end_lsn",
+    "SELECT (pg_create_logical_replication_slot('made4', 'test_decoding')).nothing",
+    "SELECT slot_name FROM pg_replication_slots WHERE slot_name LIKE 'made%' ORDER BY 1",
+    "SELECT pg_logical_emit_message(true, 'p', 'content') IS NULL",
+    "SELECT (pg_logical_slot_peek_changes('made', NULL, NULL, 'include-xids', '0')).data",
+    "SELECT upper((pg_logical_slot_peek_changes('made', NULL, NULL, 'include-xids', '0')).data)"
+    " LIMIT 2",
+    "SELECT count(*) FROM (SELECT (pg_logical_slot_get_changes('made', NULL, NULL)).data) d",
+    "SELECT (pg_logical_slot_peek_changes('made', NULL, NULL)).xid",
+    "SELECT count(*) > 0 FROM pg_logical_slot_peek_changes('made2', NULL, NULL)",
+    "SELECT (SELECT count(*) FROM pg_logical_slot_peek_changes('made2', NULL, NULL)) > 0",
+    "SELECT 1 + (SELECT count(*) FROM pg_logical_slot_peek_changes('made', NULL, NULL)) AS n,"
+    " EXISTS (SELECT FROM pg_logical_slot_peek_changes('made3', NULL, NULL))",
+    "SELECT nullif((SELECT max(data) FROM pg_logical_slot_get_changes('made2', NULL, NULL,"
+    " 'include-xids', '0')), ''), count(*) FROM generate_series(1, 3)",
+    "SELECT count(*) FROM pg_logical_slot_peek_changes('made2', NULL, NULL)",
+)
+
+
+def test_fields_of_a_function_in_the_list(
+    lake: LakeNode, database_on: Callable[..., Database]
+) -> None:
+    with _each(lake, database_on(17)) as both:
+        found = []
+        for session in both:
+            answers = []
+            for statement in _FIELDS:
+                try:
+                    cursor = session.execute(statement.encode())
+                    names = [column.name for column in cursor.description or ()]
+                    answers.append((statement, names, cursor.fetchall()))
+                except psycopg.Error as error:
+                    told = error.diag.sqlstate, error.diag.message_primary
+                    answers.append((statement, [], [told]))
+            for name in "made", "made2", "made3":
+                session.execute(f"SELECT pg_drop_replication_slot('{name}')")
+            found.append(answers)
+    assert found[0] == found[1]
+
+
 _FROM_BYTES = (
     "get_byte(data, 0), encode(data, 'hex'), encode(data, 'base64'), encode(data, 'escape'),"
     " octet_length(data), length(data), md5(data), data::text"
@@ -373,7 +419,9 @@ def test_what_is_refused_is_named(lake: LakeNode) -> None:
         (f"CREATE TABLE made AS SELECT data FROM {call}", refused),
         (f"INSERT INTO beside SELECT 1, data FROM {call}", refused),
         ("SELECT xid FROM beside, pg_stat_get_wal_receiver() x", "pg_stat_get_wal_receiver"),
-        (f"SELECT ({call}).data", "pg_logical_slot_peek_changes"),
+        (f"SELECT ({call}).data, ({call}).xid", "call it in FROM"),
+        (f"SELECT CASE WHEN true THEN ({call}).data END", "call it in FROM"),
+        (f"SELECT ({call}).data FROM beside", "call it in FROM"),
         ("DECLARE c CURSOR FOR SELECT 1", "DECLARE is not supported"),
         ("SELECT pg_export_snapshot()", "function pg_export_snapshot() is not supported"),
     ):

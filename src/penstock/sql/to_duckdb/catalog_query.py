@@ -142,8 +142,17 @@ def compile_catalog_query(
     if any(shown):
         columns = [f"{text or f'q.c{n}'} AS c{n}" for n, text in enumerate(shown, 1)]
         sql = f"SELECT {', '.join(columns)} FROM ({sql}) AS q"
+    sql = _read_once(sql, compiler.sources)
     read, called = frozenset(compiler.read), frozenset(compiler.called)
     return CatalogSql(sql, read, called, tuple(compiler.sources))
+
+
+def _read_once(sql: str, sources: Iterable[RowSource]) -> str:
+    """Keep the rows of sources that the SQL repeats, as an operand may stand in it several times:
+    a source can be read only once."""
+    kept = [source.name for source in sources if sql.count(source.name) > 1]
+    ctes = ", ".join(f"{n} AS MATERIALIZED (SELECT * FROM temp.main.{n})" for n in kept)
+    return f"WITH {ctes} SELECT * FROM ({sql}) AS q" if kept else sql
 
 
 class CatalogCompiler(QueryCompiler):

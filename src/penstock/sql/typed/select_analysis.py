@@ -107,7 +107,7 @@ from penstock.sql.typed.scope import (
     Surroundings,
     schema_of,
 )
-from penstock.sql.typed.set_returning import SERIES, moved_to_from, spread
+from penstock.sql.typed.set_returning import SERIES, fields_from, moved_to_from, spread
 from penstock.sqlstate import (
     AmbiguousColumn,
     DatatypeMismatch,
@@ -207,7 +207,7 @@ class SelectAnalysis:
     # A plain SELECT
 
     def _select(self, given: SelectStmt, parent: Scope | None, resolve: bool) -> Query:
-        raw = moved_to_from(spread(given))
+        raw = moved_to_from(spread(fields_from(given, self.relations.around.functions)))
         scope = Scope(parent)
         nodes = self._from(raw, scope)
         where = None

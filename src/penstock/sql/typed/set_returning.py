@@ -7,12 +7,18 @@ its arguments. Calls that PostgreSQL runs in lockstep, or after grouping, are re
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported
 from penstock.sql.grammar.parsenodes import (
+    ABool,
+    ACase,
+    ACoalesce,
     Alias,
+    ASubLink,
     ColumnRef,
     Expression,
     FuncCall,
@@ -23,7 +29,10 @@ from penstock.sql.grammar.parsenodes import (
     ResTarget,
     SelectStmt,
     Star,
+    mutated,
+    nodes_of,
 )
+from penstock.sqlstate import UndefinedColumn
 
 SERIES: Final = "generate_series"
 _MOVED: Final = "generate_series of the SELECT list"
@@ -70,6 +79,33 @@ def spread(raw: SelectStmt) -> SelectStmt:
     )
     over = RangeFunction(replace(call, arguments=passed), Alias(_SPREAD))
     return SelectStmt(targets=(ResTarget(Star((_SPREAD,))),), from_=(below, over))
+
+
+_MAY_NOT_RUN: Final = (ABool, ACase, ACoalesce, ASubLink)
+"""Expressions that need not compute all of their operands, or have rows of their own."""
+
+
+def fields_from(raw: SelectStmt, columns: Mapping[str, Sequence[Attribute]]) -> SelectStmt:
+    """Rewrite ``SELECT (f(...)).field`` without FROM: FROM calls f, once, as the list would.
+
+    ``columns``: those of the functions that may be called in FROM. Raises UndefinedColumn.
+    """
+    if raw.from_ or raw.where is not None or raw.group or raw.having is not None:
+        return raw
+    nodes = list(nodes_of(raw.targets))
+    found = [each for each in nodes if isinstance(each, Indirection)]
+    if len(found) != 1 or any(isinstance(each, _MAY_NOT_RUN) for each in nodes):
+        return raw
+    call, steps = found[0].argument, found[0].steps
+    known = columns.get(call.name[-1]) if isinstance(call, FuncCall) else None
+    name = steps[0] if len(steps) == 1 else None
+    if known is None or not isinstance(name, str) or name == "*":
+        return raw
+    if all(column.name != name for column in known):
+        raise UndefinedColumn(f'could not identify column "{name}" in record data type')
+    value = ColumnRef((_SPREAD, name))
+    targets = mutated(raw.targets, lambda node: value if node is found[0] else None)
+    return replace(raw, targets=targets, from_=(RangeFunction(call, Alias(_SPREAD)),))
 
 
 def _named_alike(argument: Expression, value: Expression) -> Expression:
