@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeVar
 
 from penstock.interrupts import process_interrupts
 from penstock.protocol.answers import Cells, ColumnRows
-from penstock.sqlstate import QueryCanceled
+from penstock.sqlstate import QueryCanceled, StatementCompletionUnknown
 
 Drawn = TypeVar("Drawn")
 _TICK_S: Final = 0.1
@@ -106,11 +106,14 @@ class Cancellation:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run a part of the statement that waits for jobs. Raises PenstockError (57014)."""
+        """Run a part of the statement that waits for jobs. Raises PenstockError (57014), but not in
+        the place of 40003: whoever reads that nothing was done would do it again."""
         try:
             with self._jobs.group(self._group):
                 self.check()  # inside the group: a later request will stop its jobs
                 yield
+        except StatementCompletionUnknown:
+            raise
         except Exception:
             self.check()
             raise
