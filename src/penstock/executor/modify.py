@@ -132,8 +132,7 @@ class ModifyTables:
                     stack.enter_context(self._held.changing(leaves)).check_tables()
                     self._blocks.finish_those_of(leaves)
                     session = session_of_a_statement(self._spark)
-                    functions = as_functions(planned, session, tolerant=is_partitioned(table))
-                    change = stack.enter_context(functions)
+                    change = stack.enter_context(as_functions(planned, session))
                     count = self._rewrites.run_by_spark(table, change, session, writer.interrupts)
                 tag = f"{planned.kind.upper()} {count}"
         self._blocks.put_into_log()
@@ -643,7 +642,7 @@ def staying(
     function, keys = routed.function()
     name = f"penstock_{uuid.uuid4().hex}"
     session.udf.register(name, arrow_udf(function, "bigint"))
-    new = dict(change.tried)
+    new = dict(change.settings)
     leaf_of_new = f"{name}({', '.join(new.get(key, quoted(key)) for key in keys)})"
     where = f"({change.where}) AND " if change.where else ""
 

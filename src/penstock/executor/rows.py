@@ -67,8 +67,8 @@ class Change:
     """A statement of Spark SQL without its table's name. ``kind``: insert, update or delete.
 
     ``columns``: the columns that an INSERT writes; ``rows``: a SELECT that returns ``count`` rows
-    with these columns. ``settings``: (column, value) of an UPDATE; ``tried``: the same, but an
-    error gives NULL, for use on rows that may not meet the condition. ``where``: "" for every row.
+    with these columns. ``settings``: (column, value) of an UPDATE; a value is NULL in rows that
+    do not meet the condition. ``where``: "" for every row.
     ``required``: the NOT NULL columns that an UPDATE sets, by PostgreSQL's names.
     """
 
@@ -77,7 +77,6 @@ class Change:
     rows: str = ""
     count: int = 0
     settings: tuple[tuple[str, str], ...] = ()
-    tried: tuple[tuple[str, str], ...] = ()
     where: str = ""
     required: frozenset[str] = frozenset()
 
@@ -144,34 +143,25 @@ class RowChange:
 
 
 @contextmanager
-def as_functions(change: RowChange, session: SparkSession, *, tolerant: bool) -> Iterator[Change]:
+def as_functions(change: RowChange, session: SparkSession) -> Iterator[Change]:
     """Yield the change as Spark SQL. The functions that it calls exist only inside the ``with``
-    block. ``tolerant``: set ``Change.tried``."""
+    block."""
     functions: list[str] = []
 
-    def call(computed: Computed, *, tolerant: bool = False) -> str:
+    def call(computed: Computed, where: str = "") -> str:
         evaluation = computed.evaluation
         name = f"penstock_{uuid.uuid4().hex}"
-        function = evaluation.tolerant() if tolerant else evaluation.function()
+        function = evaluation.guarded() if where else evaluation.function()
         session.udf.register(name, arrow_udf(function, spark_type(evaluation.type)))
         functions.append(name)
-        return f"{name}({', '.join(quoted(column.delta) for column in computed.arguments)})"
+        columns = [quoted(column.delta) for column in computed.arguments]
+        return f"{name}({', '.join([where, *columns] if where else columns)})"
 
     try:
-        settings = tuple((column.delta, call(value)) for column, value in change.settings)
         where = "" if change.where is None else call(change.where)
         where = " AND ".join([*_known_to_delta(change), where] if where else [])
-        tried = tuple(
-            (column.delta, call(value, tolerant=True))
-            for column, value in (change.settings if tolerant else ())
-        )
-        yield Change(
-            change.kind,
-            settings=settings,
-            tried=tried,
-            where=where,
-            required=change.required,
-        )
+        settings = tuple((column.delta, call(value, where)) for column, value in change.settings)
+        yield Change(change.kind, settings=settings, where=where, required=change.required)
     finally:
         with cleaning_up():
             for name in functions:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.pgtypes.datetime import check_range
@@ -45,20 +47,21 @@ class Evaluation:
 
         return evaluate
 
-    def tolerant(self) -> Callable[..., pa.Array]:
-        """Return the same function, but with NULL for rows whose value is an error."""
+    def guarded(self) -> Callable[..., pa.Array]:
+        """Return the same function of a condition's values and the arguments. Rows that do not meet
+        the condition get NULL, and their values are not computed: Spark may call a function for
+        rows that a condition of the same query leaves out."""
+        evaluated = self.function()
 
-        def evaluate(*arguments: pa.Array) -> pa.Array:
-            rows = len(arguments[0])
-            try:
-                return self.values(*arguments)
-            except PenstockError:
-                if rows == 1:
-                    return pa.nulls(1, self.type)
-            halves = ((0, rows // 2), (rows // 2, rows - rows // 2))
-            return pa.concat_arrays(
-                [evaluate(*(each.slice(*half) for each in arguments)) for half in halves]
-            )
+        def evaluate(met: pa.Array, *arguments: pa.Array) -> pa.Array:
+            chosen = pc.fill_null(met, False)
+            values = evaluated(*(each.filter(chosen) for each in arguments))
+            if len(values) == len(met):
+                return values
+            found = np.flatnonzero(chosen.to_numpy(zero_copy_only=False))
+            places = np.full(len(met), -1)
+            places[found] = np.arange(len(found))
+            return values.take(pa.array(places, mask=places < 0))
 
         return evaluate
 
