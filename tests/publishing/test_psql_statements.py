@@ -60,7 +60,6 @@ _REFUSED = [
     ("LOCK TABLE plain", "LOCK"),
     ("REINDEX TABLE plain", "REINDEX"),
     ("EXPLAIN SELECT * FROM plain", "EXPLAIN"),
-    ("PREPARE s AS SELECT 1", "PREPARE"),
     ("DECLARE c CURSOR FOR SELECT 1", "DECLARE"),
     ("LISTEN x", "LISTEN"),
     ("COMMENT ON TABLE plain IS 'x'", "COMMENT"),

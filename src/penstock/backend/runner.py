@@ -68,6 +68,9 @@ from penstock.sql import (
     Copy,
     Deallocate,
     Discard,
+    ExecuteQuery,
+    LockTable,
+    PrepareQuery,
     QueryStatement,
     ResetVariable,
     SetTransaction,
@@ -89,24 +92,34 @@ from penstock.sql.builtin.search_path import (
     remember_search_path,
     schemas_to_search,
 )
-from penstock.sql.builtin.type_cache import field_descriptions
+from penstock.sql.builtin.type_cache import field_descriptions, types
 from penstock.sql.command_tag import command_tag, reads
 from penstock.sql.grammar.copy import CopyTarget, copy_query
 from penstock.sql.grammar.parsenodes import (
     DeleteStmt,
     InsertStmt,
     PreparableStmt,
+    RangeTable,
     RangeVar,
+    ResTarget,
     RowStmt,
     SelectStmt,
+    Star,
+    TypeCast,
+    TypeName,
     UpdateStmt,
 )
 from penstock.sql.grammar.session import TransactionModes
 from penstock.sql.grammar.table import CreateTableAs, DropTable
 from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.sql.to_duckdb.session_values import SessionValues
+from penstock.sql.typed.expression_analysis import find_type
 from penstock.sql.typed.parameters import last_parameter, parameter_types, with_values
-from penstock.sqlstate import InvalidCursorName, InvalidSqlStatementName
+from penstock.sqlstate import (
+    DuplicatePreparedStatement,
+    InvalidCursorName,
+    InvalidSqlStatementName,
+)
 from penstock.walsender.sequencer import Position
 from penstock.walsender.syncrep import MODES
 
@@ -181,22 +194,29 @@ class SessionRunner:
         statement = parse(text)
         if not isinstance(statement, Transaction):
             self._block.check()
-        services = self._services.within(self._block.rows)
         match statement:
             case ShowVariable(name=name):
                 description = replace(description, fields=self._variables.fields(name))
-            case QueryStatement(query=SelectStmt() as query):
-                at, role = self._block.now(), self._role()
-                facts = self._facts(role)
-                description = describe_query(services, query, types, at, facts, role)
+            case ExecuteQuery(name=name):
+                fields = self._prepared_query(name).description.fields
+                description = replace(description, fields=fields)
             case QueryStatement(query=query):
-                parameters = described_parameters(services, query, types)
-                description = Description(parameters, None)
+                description = self._described(query, types)
         return Prepared(text, description, statement)
+
+    def _described(self, query: PreparableStmt, types: Sequence[int]) -> Description:
+        services = self._services.within(self._block.rows)
+        if not isinstance(query, SelectStmt):
+            return Description(described_parameters(services, query, types), None)
+        at, role = self._block.now(), self._role()
+        return describe_query(services, query, types, at, self._facts(role), role)
 
     def execute(self, prepared: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         """Run one prepared statement."""
         self._cancellation.begin()
+        return self._executed(prepared, parameters)
+
+    def _executed(self, prepared: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         statement: Statement | None = prepared.statement
         if statement is None:
             return [Empty()]
@@ -249,6 +269,10 @@ class SessionRunner:
             yield from self._variables.settle()
             return
         self._block.check()
+        if isinstance(statement, ExecuteQuery):
+            prepared = self._prepared_query(statement.name)
+            yield from self._executed(prepared, self._arguments(statement, prepared))
+            return
         self._block.check_read_only(command_tag(statement))
         self._services.snapshots.withdraw(self._context.pid)
         self._learn_types()
@@ -275,8 +299,13 @@ class SessionRunner:
                 if what in ("all", "sequences"):
                     self._sequences.forget()
                 yield Done(f"DISCARD {what.upper()}")
+            case PrepareQuery():
+                yield self._prepare_query(statement)
             case Deallocate():
                 yield self._deallocate(statement.name)
+            case LockTable(relations=relations):
+                self._lock(relations)
+                yield Done("LOCK TABLE")
             case CloseCursor(name=None):
                 yield Done("CLOSE CURSOR ALL")
             case CloseCursor(name=cursor):
@@ -381,12 +410,55 @@ class SessionRunner:
         finally:
             self._notify = self._warnings.append
 
+    def _prepare_query(self, statement: PrepareQuery) -> Done:
+        """Run PREPARE (PrepareQuery)."""
+        types = [find_type(name)[0] for name in statement.types]
+        description = self._described(statement.query, types)
+        if statement.name in self.prepared:
+            raise DuplicatePreparedStatement(
+                f'prepared statement "{statement.name}" already exists'
+            )
+        query = QueryStatement(statement.query)
+        self.prepared[statement.name] = Prepared(statement.name, description, query)
+        return Done("PREPARE")
+
+    def _prepared_query(self, name: str) -> Prepared:
+        prepared = self.prepared.get(name)
+        if prepared is None:
+            raise InvalidSqlStatementName(f'prepared statement "{name}" does not exist')
+        return prepared
+
+    def _arguments(self, statement: ExecuteQuery, prepared: Prepared) -> Cells:
+        """Return the values of EXECUTE's arguments in text format (EvaluateParams)."""
+        expected, given = prepared.description.parameters, statement.arguments
+        if not expected:  # a server ignores arguments then
+            return ()
+        if len(given) != len(expected):
+            raise SqlSyntaxError(
+                f'wrong number of parameters for prepared statement "{statement.name}"',
+                detail=f"Expected {len(expected)} parameters but got {len(given)}.",
+            )
+        self._learn_types()
+        targets = (
+            ResTarget(TypeCast(argument, TypeName((types()[oid].name,))))
+            for argument, oid in zip(given, expected, strict=True)
+        )
+        (values,) = self._query(SelectStmt(targets=tuple(targets)), BoundValues()).rows
+        return values
+
+    def _lock(self, relations: Iterable[RangeVar]) -> None:
+        """Check a lock's tables and the rights to them (LockTableCommand). Nothing conflicts with
+        ACCESS SHARE: queries read versions."""
+        self._block.inside("LOCK TABLE")
+        for relation in relations:
+            self._described(SelectStmt((ResTarget(Star()),), (RangeTable(relation),)), ())
+
     def _deallocate(self, name: str | None) -> Done:
         if name is None:
             self.prepared.clear()
             return Done("DEALLOCATE ALL")
-        if self.prepared.pop(name, None) is None:
-            raise InvalidSqlStatementName(f'prepared statement "{name}" does not exist')
+        self._prepared_query(name)
+        del self.prepared[name]
         return Done("DEALLOCATE")
 
     def _require_database(self) -> None:

@@ -281,6 +281,10 @@ class TransactionBlock:
             block.rows.staged = savepoint.staged
         block.failed = False
 
+    def inside(self, what: str) -> None:
+        """Raise PenstockError (25P01) outside of a block (RequireTransactionBlock)."""
+        self._in_block(what)
+
     def _in_block(self, what: str) -> _Block:
         if self._block is None:
             raise PenstockError(f"{what} can only be used in transaction blocks", sqlstate="25P01")

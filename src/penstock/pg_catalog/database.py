@@ -64,6 +64,7 @@ from penstock.protocol.answers import Cells, ColumnRows, Description
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.sql.builtin.search_path import check_database
 from penstock.sql.builtin.type_cache import field_descriptions
+from penstock.sql.builtin.type_cache import types as known_types
 from penstock.sql.grammar.parsenodes import (
     FuncCall,
     PreparableStmt,
@@ -279,7 +280,7 @@ class CatalogDatabase:
         kinds = [
             INT2_FROM_0
             if zero and column.type_oid == INT2_ARRAY
-            else pg_types()[column.type_oid].name
+            else _kind(column.type_oid)
             for column, zero in zip(translation.columns, translation.from_zero, strict=True)
         ]
         fields = field_descriptions(translation.columns)
@@ -458,6 +459,14 @@ class CatalogDatabase:
             side_effects=True,
         )
         self._registered.add(name)
+
+
+def _kind(type_oid: int) -> str:
+    """Return the name of the type by which a value is printed: an enum's is a text."""
+    known = pg_types().get(type_oid)
+    if known is not None:
+        return known.name
+    return "_text" if known_types()[type_oid].element else "text"
 
 
 def _held_name(function: str) -> str:

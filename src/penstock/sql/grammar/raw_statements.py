@@ -290,7 +290,7 @@ def _window(fields: Json) -> WindowDef:
     return found
 
 
-def _type_name(fields: Json) -> TypeName:
+def type_name(fields: Json) -> TypeName:
     """Read the fields of a TypeName."""
     raw = RawNode("TypeName", fields)
     names = raw.names("names")
@@ -397,7 +397,7 @@ def _value_function(raw: RawNode) -> Expression:
 def _cast(raw: RawNode) -> Expression:
     fields = raw.node("typeName")
     assert fields is not None
-    return TypeCast(_required(raw.node("arg")), _type_name(fields))
+    return TypeCast(_required(raw.node("arg")), type_name(fields))
 
 
 def _indirection(raw: RawNode) -> Expression:

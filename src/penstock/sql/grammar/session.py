@@ -10,9 +10,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from penstock.sql.grammar.names import Readers, constant, def_elems, not_supported
-from penstock.sql.grammar.parsenodes import Statement
+from penstock.sql.grammar.names import Readers, constant, def_elems, not_supported, range_var
+from penstock.sql.grammar.parsenodes import (
+    Expression,
+    PreparableStmt,
+    RangeVar,
+    Statement,
+    TypeName,
+)
 from penstock.sql.grammar.raw_node import Json, RawNode
+from penstock.sql.grammar.raw_statements import expression_of, read_query, type_name
 from penstock.sql.grammar.source import Source
 from penstock.sql.text.quoting import quote_identifier
 
@@ -113,6 +120,30 @@ class Discard(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareQuery(Statement):
+    """PREPARE name [(types)] AS query."""
+
+    name: str
+    types: tuple[TypeName, ...]
+    query: PreparableStmt
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteQuery(Statement):
+    """EXECUTE name [(arguments)]."""
+
+    name: str
+    arguments: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LockTable(Statement):
+    """LOCK TABLE relations IN ACCESS SHARE MODE. Other modes are refused by name."""
+
+    relations: tuple[RangeVar, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Deallocate(Statement):
     """DEALLOCATE [PREPARE] name; ``name`` None means ALL."""
 
@@ -136,6 +167,8 @@ class Unlisten(Statement):
 _LIST: Final = "search_path"
 """The parameter whose values are names in a list (GUC_LIST_QUOTE)."""
 _TRANSACTION: Final = "TRANS_STMT_"
+_ACCESS_SHARE: Final = 1
+"""AccessShareLock (lockdefs.h)"""
 _KINDS: Final = {
     "BEGIN": TransactionKind.BEGIN,
     "START": TransactionKind.START,
@@ -203,6 +236,24 @@ def _discard(raw: RawNode, _source: Source) -> Discard:
     return Discard(raw.take("target").removeprefix("DISCARD_").lower())
 
 
+def _prepare(raw: RawNode, _source: Source) -> PrepareQuery:
+    types = tuple(type_name(node["TypeName"]) for node in raw.nodes("argtypes"))
+    query = raw.node("query")
+    assert query is not None
+    return PrepareQuery(raw.take("name"), types, read_query(RawNode.of(query)))
+
+
+def _execute(raw: RawNode, _source: Source) -> ExecuteQuery:
+    return ExecuteQuery(raw.take("name"), tuple(map(expression_of, raw.nodes("params"))))
+
+
+def _lock(raw: RawNode, _source: Source) -> LockTable:
+    raw.ignore("nowait")
+    if raw.take("mode") != _ACCESS_SHARE:
+        raise not_supported("LOCK TABLE in modes other than ACCESS SHARE")
+    return LockTable(tuple(range_var(node["RangeVar"]) for node in raw.nodes("relations")))
+
+
 def _deallocate(raw: RawNode, _source: Source) -> Deallocate:
     raw.ignore("isall")
     return Deallocate(raw.take("name"))
@@ -221,7 +272,10 @@ READERS: Final[Readers] = {
     "VariableShowStmt": _show,
     "TransactionStmt": _transaction,
     "DiscardStmt": _discard,
+    "PrepareStmt": _prepare,
+    "ExecuteStmt": _execute,
     "DeallocateStmt": _deallocate,
+    "LockStmt": _lock,
     "ClosePortalStmt": _close,
     "UnlistenStmt": _unlisten,
 }
