@@ -117,12 +117,10 @@ def by_command(output: str) -> dict[str, str]:
 
 
 def normal(command: str, text: str) -> str:
-    r"""With a node's words in place of the server's: access method, size of an empty table;
-    without the constraint that a partition's bounds are.
+    r"""With a node's size of an empty table; without the constraint that a partition's bounds are.
 
     \l lists a server's other databases; schema public is pg_database_owner's on a server.
     """
-    text = text.replace("| heap ", "| delta").replace("method: heap", "method: delta")
     text = re.sub(r"^(No p|P)artition constraint.*\n", "", text, flags=re.MULTILINE)
     if command.startswith("\\dt+"):
         return re.sub(r"\d+ (bytes|kB)|[ -]+", " ", text)

@@ -59,12 +59,11 @@ _NOT_OURS = re.compile(
 
 
 def normal(printed: str) -> str:
-    """Less the places in a server's source, the word for a table's storage, and positions."""
+    """Less the places in a server's source, and positions."""
     kept = [
         line
         for line in re.sub(r"^psql:<stdin>:\d+: ", "", printed, flags=re.MULTILINE).splitlines()
         if not _NOT_OURS.match(line)
     ]
     text = re.sub(r"(minimum is) [0-9A-F/]+", r"\1 ...", "\n".join(kept))
-    text = text.replace("| penstock |", "| postgres |")  # what the node itself owns
-    return text.replace("| heap ", "| delta").replace("method: heap", "method: delta")
+    return text.replace("| penstock |", "| postgres |")  # what the node itself owns

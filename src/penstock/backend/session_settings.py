@@ -49,7 +49,6 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "data_directory_mode": "0700",
     "timezone": "UTC",
     "wal_level": "logical",
-    "default_table_access_method": "delta",
 }
 """Defaults that differ from PostgreSQL's built-in defaults."""
 _ZONE: Final = "timezone"

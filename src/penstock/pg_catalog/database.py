@@ -42,7 +42,7 @@ from penstock.pg_catalog.functions import (
 )
 from penstock.pg_catalog.privileges import SUPERUSERS, SUPERUSERS_VIEWS
 from penstock.pg_catalog.relation_rows import with_sequences
-from penstock.pg_catalog.relations import with_parents_columns
+from penstock.pg_catalog.relations import CATALOG_OIDS, with_parents_columns
 from penstock.pg_catalog.rows import (
     INFORMATION_SCHEMA,
     Columns,
@@ -57,6 +57,7 @@ from penstock.pgtypes.floating import float_out
 from penstock.pgtypes.pg_type import (
     BYTEA,
     INT2_ARRAY,
+    OID,
     types,
 )
 from penstock.pgtypes.pg_type import types as pg_types
@@ -278,9 +279,7 @@ class CatalogDatabase:
             for value, oid in zip(parameters, translation.parameters, strict=True)
         ]
         kinds = [
-            INT2_FROM_0
-            if zero and column.type_oid == INT2_ARRAY
-            else _kind(column.type_oid)
+            INT2_FROM_0 if zero and column.type_oid == INT2_ARRAY else _kind(column.type_oid)
             for column, zero in zip(translation.columns, translation.from_zero, strict=True)
         ]
         fields = field_descriptions(translation.columns)
@@ -441,7 +440,9 @@ class CatalogDatabase:
     def _load(self, table: str) -> None:
         rows = table_rows(table, self._catalogs[table], self._snapshot, self._session)
         self._connection.register("loading", rows)
-        self._connection.execute(f'CREATE TABLE cat."{table}" AS SELECT * FROM loading')
+        oid = CATALOG_OIDS.get(table)
+        more = "" if oid is None else f", {oid}::BIGINT AS tableoid"
+        self._connection.execute(f'CREATE TABLE cat."{table}" AS SELECT *{more} FROM loading')
         self._connection.unregister("loading")
         self._loaded.add(table)
 
@@ -710,6 +711,7 @@ def translate(
         find_view,
         {name: output_columns(f.columns) for name, f in table_functions.items()},
         parameters,
+        lambda relation: _TABLEOID if _is_table(relation) else (),
     )
     analyzed = analyze_select(query, around)
     made = compile_catalog_query(analyzed, functions, table_functions)
@@ -727,6 +729,14 @@ def translate(
         made.sources,
         _passed(analyzed, made.sources),
     )
+
+
+_TABLEOID: Final = (Attribute("tableoid", OID),)
+
+
+def _is_table(relation: RangeVar) -> bool:
+    """Tell whether a relation is a catalog and no view, so that its rows have a tableoid."""
+    return relation.schema in (None, _CATALOG) and relation.name in CATALOG_OIDS
 
 
 def _passed(query: Query, sources: Sequence[RowSource]) -> tuple[int, ...]:

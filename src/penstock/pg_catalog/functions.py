@@ -20,8 +20,8 @@ from penstock.enum_type import EnumType
 from penstock.errors import PenstockError, UndefinedObject
 from penstock.identifiers import simple_quote_literal, split_qualified
 from penstock.lsn import Lsn
-from penstock.pg_catalog.privileges import has_privilege, role_named
-from penstock.pg_catalog.relation_rows import ARRAY_INPUT, owners
+from penstock.pg_catalog.privileges import acl_default, has_privilege, role_named
+from penstock.pg_catalog.relation_rows import ARRAY_INPUT, SCHEMA_COMMENTS, owners
 from penstock.pg_catalog.relations import (
     CATALOG_OIDS,
     Index,
@@ -31,7 +31,12 @@ from penstock.pg_catalog.relations import (
     replica_identity_index,
     schema_oids,
 )
-from penstock.pg_catalog.snapshot import CatalogSnapshot, CatalogTable, SessionFacts
+from penstock.pg_catalog.snapshot import (
+    DATABASE_OWNER,
+    CatalogSnapshot,
+    CatalogTable,
+    SessionFacts,
+)
 from penstock.pgtypes.pg_type import types, types_by_name
 from penstock.sql.grammar.raw_statements import without_parentheses
 from penstock.sql.text.quoting import quote_identifier, type_text
@@ -163,6 +168,7 @@ has_schema_privilege(any,any,text) bool
 has_database_privilege(any,any,text) bool
 has_any_column_privilege(any,any,text) bool
 pg_has_role(any,any,text) bool
+acldefault(char,oid) _aclitem
 version() text
 current_database() name
 current_catalog() name
@@ -241,6 +247,14 @@ def table_functions(version: int) -> Mapping[str, TableFunction]:
             (("word", "text"), ("catcode", "char"), ("catdesc", "text")),
             'SELECT k.word AS o1, k.catcode AS o2, k.catdesc AS o3 FROM cat."penstock_keywords" k',
             tables=("penstock_keywords",),
+        ),
+        "pg_options_to_table": TableFunction(
+            "pg_options_to_table",
+            ("_text",),
+            (("option_name", "text"), ("option_value", "text")),
+            "SELECT split_part(o, '=', 1) AS o1, "
+            "CASE WHEN contains(o, '=') THEN substr(o, strpos(o, '=') + 1) END AS o2 "
+            "FROM (SELECT unnest({0}) AS o)",
         ),
         "pg_partition_ancestors": TableFunction(
             "pg_partition_ancestors",
@@ -466,7 +480,8 @@ class NameFunctions:
         self._facts = facts
         self._schemas = schema_oids(snapshot)
         self._schema_names = {oid: name for name, oid in self._schemas.items()}
-        self._roles = {role.oid: role.name for role in snapshot.all_roles}
+        roles = (*snapshot.all_roles, DATABASE_OWNER)
+        self._roles = {role.oid: role.name for role in roles}
         self._indexes = {index.oid: index for t in snapshot.tables for index in indexes(t)}
         self._constraints = {i.constraint_oid: i for i in self._indexes.values() if i.constraint}
         self._relations: dict[int, tuple[str, str]] = {
@@ -794,14 +809,17 @@ class RelationFunctions(NameFunctions):
         rounded = (value + 1) // 2
         return f"{'-' if size < 0 else ''}{rounded} {_UNITS[unit]}"
 
-    def obj_description(self, _: int, _catalog: str | None) -> str | None:
-        return None
+    def obj_description(self, oid: int, catalog: str | None) -> str | None:
+        return SCHEMA_COMMENTS.get(oid) if catalog == "pg_namespace" else None
 
     def shobj_description(self, _: int, _catalog: str) -> str | None:
         return None
 
     def col_description(self, _: int, _column: int) -> str | None:
         return None
+
+    def acldefault(self, kind: str, owner: int) -> list[str]:
+        return acl_default(self._snapshot, kind, owner, self._facts.version)
 
     def has_table_privilege(self, first: str, second: str, third: str | None) -> bool | None:
         """Take (role, table, privilege) or (table, privilege)."""

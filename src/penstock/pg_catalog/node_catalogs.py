@@ -50,7 +50,7 @@ from penstock.pg_catalog.wal_functions import (
 from penstock.protocol.answers import ColumnRows, Description, Rows
 from penstock.relation import TableName
 from penstock.sql.grammar.parsenodes import PreparableStmt, SelectStmt
-from penstock.sql.to_duckdb.catalog_functions import CatalogFunction
+from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
 from penstock.sqlstate import QueryCanceled, ReadOnlySqlTransaction, UndefinedTable
 from penstock.stats.backend_status import IDLE, Activity, BackendType, Session, Sessions
 from penstock.walsender.commits import newest_version
@@ -228,6 +228,7 @@ _SIGNATURES: Final = (
     CatalogFunction("lastval", (), "int8"),
     CatalogFunction("setval", ("regclass", "int8", "bool"), "int8", "TRUE"),
     CatalogFunction("pg_sequence_last_value", ("regclass",), "int8"),
+    CatalogFunction("penstock_sequence_state", ("regclass",), "_int8"),
 )
 SEQUENCE_FUNCTIONS: Final = frozenset(signature.name for signature in _SIGNATURES)
 
@@ -284,6 +285,28 @@ class SequenceFunctions:
             return None
         value, is_called = self._values.state(oid)
         return value if is_called else None
+
+    def penstock_sequence_state(self, oid: int) -> list[int | None]:
+        """Return last_value and is_called as 0 or 1; NULLs for a role without the right, and for
+        what is no sequence."""
+        try:
+            self._check(oid)
+        except (InsufficientPrivilege, UndefinedTable, WrongObjectType):
+            return [None, None]
+        value, is_called = self._values.state(oid)
+        return [value, int(is_called)]
+
+    def table_functions(self) -> Mapping[str, TableFunction]:
+        """Return the function in FROM by which pg_dump reads sequences."""
+        state = "pg__penstock_sequence_state({0})"
+        known = TableFunction(
+            "pg_get_sequence_data",
+            ("regclass",),
+            (("last_value", "int8"), ("is_called", "bool")),
+            f"SELECT s[1] AS o1, CAST(s[2] AS BOOLEAN) AS o2 FROM (SELECT {state} AS s)",
+            functions=("penstock_sequence_state",),
+        )
+        return {known.name: known}
 
     def _check_writes(self, function: str) -> None:
         """Refuse a function in a read-only transaction (PreventCommandIfReadOnly)."""
@@ -473,6 +496,7 @@ _FUNCTIONS = (
     | ORIGIN_FUNCTIONS
     | MESSAGE_FUNCTIONS
     | SEQUENCE_FUNCTIONS
+    | {"pg_get_sequence_data"}
     | WAL_FUNCTIONS
 )
 _NEVER = ("spill_txns", "spill_count", "spill_bytes")
@@ -578,6 +602,7 @@ class NodeCatalogs:
             **slots.table_functions(),
             **origins.table_functions(),
             **wal.table_functions(),
+            **sequences.table_functions(),
         }
         return CatalogDatabase(
             self._snapshot(facts),

@@ -7,10 +7,11 @@ the catalogs that not everybody may read. ``penstock.commands`` refuses statemen
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from penstock.catalog.pg_authid import Role
-from penstock.errors import InvalidParameterValue, UndefinedObject
+from penstock.errors import InvalidParameterValue, PenstockError, UndefinedObject
 from penstock.identifiers import quoted
 from penstock.pg_catalog.relations import CATALOG_OIDS
 from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable
@@ -60,9 +61,40 @@ def access_list(snapshot: CatalogSnapshot, table: CatalogTable, version: int) ->
         return None
     names = {role.oid: _quoted(role.name) for role in snapshot.all_roles} | {_PUBLIC: ""}
     owner = names.get(owner_of(table), str(owner_of(table)))
-    every = "arwdDxtm" if version >= _MAINTAIN_SINCE else "arwdDxt"
     others = [f"{names.get(role, role)}=r/{owner}" for role in grantees]
-    return [f"{owner}={every}/{owner}", *others]
+    return [*acl_default(snapshot, "r", owner_of(table), version), *others]
+
+
+_DEFAULTS: Final[Mapping[str, tuple[str, str]]] = {
+    "c": ("", ""),
+    "r": ("", "arwdDxtm"),
+    "s": ("", "rwU"),
+    "d": ("Tc", "CTc"),
+    "f": ("X", "X"),
+    "l": ("U", "U"),
+    "L": ("", "rw"),
+    "n": ("", "UC"),
+    "t": ("", "C"),
+    "F": ("", "U"),
+    "S": ("", "U"),
+    "T": ("U", "U"),
+    "p": ("", "sA"),
+}
+"""By kind of object: the rights of PUBLIC and of the owner, unless something was granted."""
+
+
+def acl_default(snapshot: CatalogSnapshot, kind: str, owner: int, version: int) -> list[str]:
+    """Return the rights of a new object (acl.c, acldefault). Raises PenstockError (XX000)."""
+    if kind not in _DEFAULTS:
+        raise PenstockError(f"unrecognized object type abbreviation: {kind}", sqlstate="XX000")
+    names = {role.oid: _quoted(role.name) for role in snapshot.all_roles}
+    name = names.get(owner, str(owner))
+    items = []
+    for grantee, rights in zip(("", name), _DEFAULTS[kind], strict=True):
+        known = rights if version >= _MAINTAIN_SINCE else rights.replace("m", "")
+        if known:
+            items.append(f"{grantee}={known}/{name}")
+    return items
 
 
 def owner_of(table: CatalogTable) -> int:

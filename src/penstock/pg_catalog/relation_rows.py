@@ -15,6 +15,7 @@ from penstock.pg_catalog.privileges import access_list
 from penstock.pg_catalog.relations import (
     CATALOG_OIDS,
     PG_CATALOG,
+    PUBLIC,
     Index,
     ancestors,
     descendants,
@@ -24,6 +25,7 @@ from penstock.pg_catalog.relations import (
     schema_oids,
 )
 from penstock.pg_catalog.snapshot import (
+    DATABASE_OWNER,
     NODE_OWNER,
     CatalogSnapshot,
     CatalogTable,
@@ -55,18 +57,36 @@ def all_types(snapshot: CatalogSnapshot) -> Mapping[int, Type]:
 
 Row = dict[str, object]
 
-DELTA: Final = 2
-"""The oid of our access method; in PostgreSQL it is heap's."""
+HEAP: Final = 2
+"""The oid of the access method of tables. It has PostgreSQL's name, so that what pg_dump writes
+restores into a server."""
 BTREE: Final = 403
 _NOT_NULL_OIDS: Final = 3 << 30 | 1 << 29
 _DEFAULT_OIDS: Final = 3 << 30 | 1 << 28
 _ATTRIBUTES: Final = 1600
+_PUBLIC_OWNED_SINCE: Final = 15
+SCHEMA_COMMENTS: Final = {
+    PG_CATALOG: "system catalog schema",
+    PUBLIC: "standard public schema",
+}
 
 
-def pg_namespace(snapshot: CatalogSnapshot) -> Iterator[Row]:
-    """Yield all schemas; the node's owner owns them."""
+def pg_namespace(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
+    """Yield all schemas. The node's owner owns them, except for public, which is initdb's."""
     for name, oid in schema_oids(snapshot).items():
-        yield {"oid": oid, "nspname": name, "nspowner": NODE_OWNER}
+        row: Row = {"oid": oid, "nspname": name, "nspowner": NODE_OWNER}
+        if oid == PUBLIC and version >= _PUBLIC_OWNED_SINCE:
+            owner = DATABASE_OWNER.name
+            row["nspowner"] = DATABASE_OWNER.oid
+            row["nspacl"] = [f"{owner}=UC/{owner}", f"=U/{owner}"]
+        yield row
+
+
+def pg_description(_: CatalogSnapshot) -> Iterator[Row]:
+    """Yield the comments that initdb gives to schemas; a node has no others."""
+    schemas = CATALOG_OIDS["pg_namespace"]
+    for oid, text in SCHEMA_COMMENTS.items():
+        yield {"objoid": oid, "classoid": schemas, "objsubid": 0, "description": text}
 
 
 def pg_class(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
@@ -79,7 +99,7 @@ def pg_class(snapshot: CatalogSnapshot, version: int) -> Iterator[Row]:
             "relname": lake.name,
             "relnamespace": schemas[lake.schema],
             "relowner": NODE_OWNER if lake.owner is None else lake.owner,
-            "relam": 0 if parted else DELTA,
+            "relam": 0 if parted else HEAP,
             "relfilenode": 0 if parted else table.oid,
             "reltuples": -1.0,
             "relhasindex": bool(indexes(table)),
@@ -141,8 +161,13 @@ def pg_attrdef(snapshot: CatalogSnapshot) -> Iterator[Row]:
         for number, column in enumerate(table.columns, 1):
             expression = _expression(column)
             if expression is not None:
-                oid = (_DEFAULT_OIDS + table.oid * _ATTRIBUTES + number) % (1 << 32)
+                oid = default_oid(table, number)
                 yield {"oid": oid, "adrelid": table.oid, "adnum": number, "adbin": expression}
+
+
+def default_oid(table: CatalogTable, number: int) -> int:
+    """Return the oid of a column's row in pg_attrdef."""
+    return (_DEFAULT_OIDS + table.oid * _ATTRIBUTES + number) % (1 << 32)
 
 
 def _expression(column: Attribute) -> str | None:
@@ -333,7 +358,7 @@ def keywords(_: CatalogSnapshot) -> Iterator[Row]:
 
 def pg_am(_: CatalogSnapshot) -> Iterator[Row]:
     """Yield the access methods of tables and of the indexes of their keys."""
-    yield {"oid": DELTA, "amname": "delta", "amtype": "t"}
+    yield {"oid": HEAP, "amname": "heap", "amtype": "t"}
     yield {"oid": BTREE, "amname": "btree", "amtype": "i"}
 
 
@@ -358,9 +383,9 @@ def pg_collation(_: CatalogSnapshot) -> Iterator[Row]:
 
 _COLUMNS: Final = 3
 """The number of a sequence's columns: last_value, log_cnt, is_called."""
-_AUTO, _INTERNAL = "a", "i"
-"""DependencyType of a serial column's sequence, which is dropped with the column, and of an
-identity column's, which is a part of it."""
+_NORMAL, _AUTO, _INTERNAL = "n", "a", "i"
+"""DependencyType of what is merely used, of what is dropped with the other, such as a serial
+column's sequence, and of what is a part of it, such as an identity column's."""
 
 
 def with_sequences(snapshot: CatalogSnapshot) -> CatalogSnapshot:
@@ -432,15 +457,27 @@ def pg_sequence(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
 
 
 def pg_depend(snapshot: CatalogSnapshot) -> Iterator[dict[str, object]]:
-    """Yield the dependency of each sequence on its column; no other dependencies are shown."""
-    relations = CATALOG_OIDS["pg_class"]
+    """Yield the dependencies of sequences on their columns, of defaults on their columns and
+    sequences, and of partitions on their parents; no others are shown."""
+    relations, defaults = CATALOG_OIDS["pg_class"], CATALOG_OIDS["pg_attrdef"]
     for sequence, table in owners(snapshot):
-        yield {
-            "classid": relations,
-            "objid": sequence.oid,
-            "objsubid": 0,
-            "refclassid": relations,
-            "refobjid": table.oid,
-            "refobjsubid": table.columns.number(sequence.column) or 0,
-            "deptype": _INTERNAL if sequence.identity else _AUTO,
-        }
+        number = table.columns.number(sequence.column) or 0
+        kind = _INTERNAL if sequence.identity else _AUTO
+        yield _dependency((relations, sequence.oid), (relations, table.oid, number), kind)
+        if not sequence.identity:
+            default = defaults, default_oid(table, number)
+            yield _dependency(default, (relations, sequence.oid, 0), _NORMAL)
+    for row in pg_attrdef(snapshot):
+        column = relations, row["adrelid"], row["adnum"]
+        yield _dependency((defaults, row["oid"]), column, _AUTO)
+    for table in snapshot.tables:
+        if table.lake.parent is not None:
+            parent = relations, table.lake.parent, 0
+            yield _dependency((relations, table.oid), parent, _AUTO)
+
+
+def _dependency(
+    of: tuple[object, object], on: tuple[object, object, object], kind: str
+) -> dict[str, object]:
+    names = ("classid", "objid", "refclassid", "refobjid", "refobjsubid")
+    return dict(zip(names, (*of, *on), strict=True)) | {"objsubid": 0, "deptype": kind}

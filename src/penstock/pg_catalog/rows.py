@@ -25,7 +25,13 @@ from penstock.lsn import Lsn
 from penstock.pg_catalog import relation_rows
 from penstock.pg_catalog.relation_rows import Row
 from penstock.pg_catalog.relations import relation_oids, schema_oids
-from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable, SessionFacts
+from penstock.pg_catalog.snapshot import (
+    DATABASE_OWNER,
+    NODE_OWNER,
+    CatalogSnapshot,
+    CatalogTable,
+    SessionFacts,
+)
 from penstock.publication.members import Members
 from penstock.publication.relation_sync import columns_without_list, publication_tables
 from penstock.sql.to_duckdb.catalog_lowering import held_as
@@ -333,13 +339,13 @@ def _role(role: Role) -> Row:
 
 def pg_authid(snapshot: CatalogSnapshot) -> Iterator[Row]:
     """Yield roles with the verifiers of their passwords."""
-    for role in snapshot.all_roles:
+    for role in (*snapshot.all_roles, DATABASE_OWNER):
         yield _role(role) | {"rolpassword": role.verifier}
 
 
 def pg_roles(snapshot: CatalogSnapshot) -> Iterator[Row]:
     """Yield roles without passwords."""
-    for role in snapshot.all_roles:
+    for role in (*snapshot.all_roles, DATABASE_OWNER):
         yield _role(role) | {"rolpassword": HIDDEN}
 
 
@@ -409,7 +415,7 @@ def pg_settings(facts: SessionFacts) -> Iterator[Row]:
 
 
 _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
-    "pg_namespace": relation_rows.pg_namespace,
+    "pg_description": relation_rows.pg_description,
     "pg_attribute": relation_rows.pg_attribute,
     "pg_attrdef": relation_rows.pg_attrdef,
     "pg_index": relation_rows.pg_index,
@@ -434,6 +440,7 @@ _BUILDERS: Final[Mapping[str, Callable[[CatalogSnapshot], Iterable[Row]]]] = {
     "pg_shadow": lambda snapshot: pg_user(snapshot, shadow=True),
 }
 _BY_VERSION: Final[Mapping[str, Callable[[CatalogSnapshot, int], Iterable[Row]]]] = {
+    "pg_namespace": relation_rows.pg_namespace,
     "pg_class": relation_rows.pg_class,
     "pg_constraint": relation_rows.pg_constraint,
     "penstock_publication_tables": publication_table_rows,

@@ -28,6 +28,9 @@ NODE_OWNER: Final = 10
 """The oid of the role that owns objects without an owner (BOOTSTRAP_SUPERUSERID,
 pg_authid.dat)."""
 
+DATABASE_OWNER: Final = Role(6171, "pg_database_owner")
+"""PostgreSQL's role that owns schema public. It is in pg_roles so that pg_dump finds its name."""
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:

@@ -183,6 +183,9 @@ class CatalogCompiler(QueryCompiler):
                 return self._parameter(number, node.type)
             case SubscriptingRef(array=of, index=index):
                 list_ = self.value(of)
+                if of.type in (NAME, TEXT):
+                    letter = f"substr({list_.sql}, {self.value(index).sql} + 1, 1)"
+                    return Value(letter, node.type)
                 sql = f"list_extract({list_.sql}, {self.value(index).sql})"
                 return Value(sql, node.type, list_.shape)
             case FieldSelect(argument=argument, name=name):
@@ -318,6 +321,9 @@ class CatalogCompiler(QueryCompiler):
             self._columns[node.name, f"c{number}"] = Value(
                 f'{node.name}."{item.name}"{mark}', item.type_oid, _column_shape(item)
             )
+        for item in node.system:
+            sql = f'{node.name}."{item.name}"'
+            self._columns[node.name, item.name] = Value(sql, item.type_oid, None)
         return f'cat."{name}" AS {node.name}'
 
     def _recursive(self, cte: Cte) -> str:

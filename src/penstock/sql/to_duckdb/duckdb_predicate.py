@@ -60,6 +60,7 @@ from penstock.sql.to_duckdb.pg_proc import (
 )
 from penstock.sql.typed.coercion import array_of, element
 from penstock.sql.typed.function_analysis import with_defaults
+from penstock.sql.typed.grouping import contains_subquery
 from penstock.sql.typed.primnodes import (
     ArrayCoerceExpr,
     ArrayExpr,
@@ -455,6 +456,9 @@ class ExpressionCompiler:
         if element(right.type) not in LISTED:
             raise refused(f"ANY or ALL over {type_name(right.type)}")
         item = Value(EACH, element(right.type), right.shape)
+        given = contains_subquery(node.arguments[0])  # DuckDB allows none in a lambda
+        if given:
+            computed, left = left, replace(left, sql="searched.value")
         test = self._operator_of(node, [left, item], node.arguments)
         if test.fails and not self.catalog:
             raise refused("ANY or ALL over an array with a value that may fail")
@@ -466,6 +470,8 @@ class ExpressionCompiler:
             f" WHEN len(list_filter({found}, lambda {EACH}: {EACH} IS NULL)) > 0 THEN NULL"
             f" ELSE {rest} END"
         )
+        if given:
+            sql = f"(SELECT {sql} FROM (SELECT {computed.sql} AS value) AS searched)"
         return Value(sql, BOOL, None, right.fails)
 
     @_value.register

@@ -217,6 +217,8 @@ def to_common_type(node: Node, target: int, context: str) -> Node:
     """Coerce to the common type (coerce_to_common_type). Raises 42846."""
     if node.type == target:
         return node
+    if node == Const(UNKNOWN, None) and target in POLYMORPHIC:  # of pg_attribute.attmissingval
+        return Const(target, None)
     if can_coerce([node.type], [target]):
         return coerce(node, target, "i", Form.IMPLICIT)
     raise CannotCoerce(

@@ -30,7 +30,7 @@ def check_grouping(shown: tuple[Node, ...], group: tuple[Node, ...], names: Pars
     own = {
         (node.relation, node.name): f"{relation.name}.{name}"
         for relation in names.relations
-        for name, node in relation.columns
+        for name, node in (*relation.columns, *relation.system)
         if isinstance(node, Var)
     }
     for node in shown:

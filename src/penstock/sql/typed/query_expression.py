@@ -16,7 +16,7 @@ from penstock.errors import (
     WrongObjectType,
 )
 from penstock.interrupts import check_for_interrupts
-from penstock.pgtypes.pg_type import BOOL, INT4, RECORD, UNKNOWN
+from penstock.pgtypes.pg_type import BOOL, CHAR, INT4, NAME, RECORD, UNKNOWN
 from penstock.sql.grammar.parsenodes import (
     AConst,
     ARow,
@@ -139,7 +139,8 @@ class QueryExpressions(ExpressionAnalysis):
         return node
 
     def _element_of(self, node: Node, index: Node) -> Node:
-        type_ = element(node.type)
+        # A name is an array of "char", numbered from 0 (raw_array_subscript_handler).
+        type_ = CHAR if node.type == NAME else element(node.type)
         if not type_:
             raise DatatypeMismatch(
                 f"cannot subscript type {type_name(node.type)} because it does not support"

@@ -89,9 +89,16 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class TableScan(Relation):
-    """A table of the lake."""
+    """A table of the lake, or a catalog. ``system``: the system columns that it has."""
 
     table: RangeVar
+    system: tuple[Attribute, ...] = ()
+
+    def system_variables(self) -> tuple[Var, ...]:
+        """Return the system columns, which ``*`` leaves out, for use in expressions."""
+        return tuple(
+            Var(column.type_oid, column.name, relation=self.name) for column in self.system
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from typing import Protocol
 
 from penstock.attribute import Attribute
@@ -31,11 +31,13 @@ Column = tuple[str, Node]
 
 @dataclass(frozen=True, slots=True)
 class NamedRelation:
-    """A relation that qualified references can name. ``schema``: None for an alias."""
+    """A relation that qualified references can name. ``schema``: None for an alias. ``system``:
+    columns that ``*`` leaves out."""
 
     name: str
     schema: str | None
     columns: tuple[Column, ...]
+    system: tuple[Column, ...] = ()
 
     def conflicts_with(self, other: NamedRelation) -> bool:
         """Tell whether both cannot be in one FROM: tables of two schemas can
@@ -93,13 +95,19 @@ class Scope:
 
     def _find(self, qualifier: Sequence[str], name: str) -> Node | None:
         if not qualifier:
-            return _only([node for known, node in self.namespace.columns if known == name], name)
+            seen = [node for known, node in self.namespace.columns if known == name]
+            if not seen and name in SYSTEM_COLUMNS:
+                every = (relation.system for relation in self.namespace.relations)
+                seen = [node for known, node in chain(*every) if known == name]
+            return _only(seen, name)
         relations = self._relations(qualifier)
         if not relations:
             return None
         if len(relations) > 1:
             raise AmbiguousAlias(f'table reference "{qualifier[-1]}" is ambiguous')
-        found = [node for known, node in relations[0].columns if known == name]
+        (relation,) = relations
+        found = [node for known, node in relation.columns if known == name]
+        found = found or [node for known, node in relation.system if known == name]
         if not found and name in SYSTEM_COLUMNS:
             raise FeatureNotSupported(f'system column "{name}" is not supported')
         if not found:
@@ -174,13 +182,15 @@ class Surroundings:
 
     ``find_view``: returns a view's query, "" for a view without rows, None if the relation is not a
     view. ``functions``: the columns of functions in FROM, by name. ``parameters``: known types
-    of parameters by number; None if parameters are not allowed.
+    of parameters by number; None if parameters are not allowed. ``system_columns``: returns those
+    that a table has.
     """
 
     find_table: FindTable
     find_view: Callable[[RangeVar], str | None] = lambda relation: None
     functions: Mapping[str, tuple[Attribute, ...]] = field(default_factory=dict)
     parameters: dict[int, int] | None = None
+    system_columns: Callable[[RangeVar], tuple[Attribute, ...]] = lambda relation: ()
 
 
 class Relations:

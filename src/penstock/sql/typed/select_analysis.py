@@ -491,11 +491,12 @@ class FromClause:
         else:
             columns = self._relations.around.find_table(name)
             view = self._relations.around.find_view(name)
-            relation = (
-                self._with_virtual(TableScan(self._relations.name(), columns, name))
-                if view is None
-                else self._view(view, columns)
-            )
+            if view is None:
+                system = self._relations.around.system_columns(name)
+                scan = TableScan(self._relations.name(), columns, name, system)
+                relation = self._with_virtual(scan)
+            else:
+                relation = self._view(view, columns)
         schema = None if cte is not None else schema_of(name)
         return relation, _named(relation, raw.alias, name.name, schema)
 
@@ -642,7 +643,10 @@ def _named(
         names[: len(alias.columns)] = alias.columns
         name, schema = alias.name, None
     columns = tuple(zip(names, relation.variables(), strict=True))
-    named = () if name is None else (NamedRelation(name, schema, columns),)
+    system: tuple[Column, ...] = ()
+    if isinstance(relation, TableScan):
+        system = tuple((node.name, node) for node in relation.system_variables())
+    named = () if name is None else (NamedRelation(name, schema, columns, system),)
     return ParseNamespace(named, columns)
 
 
