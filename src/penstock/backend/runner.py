@@ -63,6 +63,7 @@ from penstock.protocol.replication_grammar import (
     parse_replication_command,
 )
 from penstock.protocol.startup import ReplicationMode
+from penstock.query_memory import MEMORY, Held
 from penstock.sql import (
     CloseCursor,
     Copy,
@@ -124,6 +125,8 @@ from penstock.walsender.sequencer import Position
 from penstock.walsender.syncrep import MODES
 
 _WARNING = "01000"
+_TREE_BYTES: Final = 32
+"""The memory that parsing and compiling take for a byte of a statement, where it is large."""
 
 
 class SessionRunner:
@@ -170,11 +173,13 @@ class SessionRunner:
             yield from self._replication_command(text)
             return
         self._require_database()
-        statements = parse_script(text)
-        if not statements:
-            yield Empty()
-        for statement in statements:
-            yield from self._run(statement, BoundValues())
+        with Held(MEMORY) as held:
+            held.take(len(text) * _TREE_BYTES)
+            statements = parse_script(text)
+            if not statements:
+                yield Empty()
+            for statement in statements:
+                yield from self._run(statement, BoundValues())
 
     def _replication_command(self, text: str) -> Iterator[Answer]:
         cut: list[str] = []
@@ -191,18 +196,23 @@ class SessionRunner:
         if not text.strip():
             return Prepared(text, description)
         self._learn_types()
-        statement = parse(text)
+        with Held(MEMORY) as held:
+            held.take(len(text) * _TREE_BYTES)
+            statement = parse(text)
+            description = self._statement_described(statement, description)
+        return Prepared(text, description, statement)
+
+    def _statement_described(self, statement: Statement, description: Description) -> Description:
         if not isinstance(statement, Transaction):
             self._block.check()
         match statement:
             case ShowVariable(name=name):
-                description = replace(description, fields=self._variables.fields(name))
+                return replace(description, fields=self._variables.fields(name))
             case ExecuteQuery(name=name):
-                fields = self._prepared_query(name).description.fields
-                description = replace(description, fields=fields)
+                return replace(description, fields=self._prepared_query(name).description.fields)
             case QueryStatement(query=query):
-                description = self._described(query, types)
-        return Prepared(text, description, statement)
+                return self._described(query, description.parameters)
+        return description
 
     def _described(self, query: PreparableStmt, types: Sequence[int]) -> Description:
         services = self._services.within(self._block.rows)
@@ -225,7 +235,13 @@ class SessionRunner:
             case QueryStatement(query=query) if parameters and not self._is_catalogs(query):
                 bound = with_values(query, given.values, given.types)
                 statement, given = replace(statement, query=bound), BoundValues()
-        return self._run(statement, given)
+        return self._counted(prepared.text, self._run(statement, given))
+
+    def _counted(self, text: str, answers: Iterator[Answer]) -> Iterator[Answer]:
+        """Yield the answers of a statement, whose memory is counted meanwhile."""
+        with Held(MEMORY) as held:
+            held.take(len(text) * _TREE_BYTES)
+            yield from answers
 
     def _is_catalogs(self, query: PreparableStmt) -> TypeGuard[SelectStmt]:
         return self._services.catalog_queries.reads_catalog_only(query)

@@ -305,6 +305,8 @@ class Parameters:
     """Subscribers that must confirm a session's commit before it continues; empty: none."""
     authentication_timeout: float = parameter(60.0, Integer(1, 600, "s"))
     idle_session_timeout: float = milliseconds(0.0)
+    query_mem: int = size(1 << 30, 64 << 10)
+    """Bytes that the statements of all sessions may take together."""
     sequencer_interval: float = milliseconds(0.1, 1)
     """Seconds between two checks of the published tables' Delta logs."""
     metrics_port: int = number(0, 0, _MAX_PORT)

@@ -33,6 +33,7 @@ from penstock.pg_catalog.database import Connections
 from penstock.pg_catalog.node_catalogs import NodeCatalogs, SharedState
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.protocol.answers import StatementRunner
+from penstock.query_memory import MEMORY
 from penstock.stats.backend_status import Sessions
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer, SequencerThread
@@ -91,6 +92,7 @@ class ServingNode:
         self._retention = Retention(catalog, warehouse, self.slots, now.max_slot_keep_age)
         self.max_wal_senders = now.max_wal_senders
         self.max_replication_slots = now.max_replication_slots
+        MEMORY.limit = now.query_mem
         self._services = self._session_services(spark, warehouse)
         self._options = self._backend_options(server_tls(folder, now))
         self._server = Server(
@@ -151,6 +153,7 @@ class ServingNode:
             self._server.take(self._options)
             self._shown.update(_settings(now))
             self._thread.interval_s = now.sequencer_interval
+            MEMORY.limit = now.query_mem
             self._retention.max_keep_age_s = now.max_slot_keep_age
             self.sync_rep.tell()
 

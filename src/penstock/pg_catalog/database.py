@@ -13,6 +13,7 @@ import logging
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -63,6 +64,7 @@ from penstock.pgtypes.pg_type import (
 from penstock.pgtypes.pg_type import types as pg_types
 from penstock.protocol.answers import Cells, ColumnRows, Description
 from penstock.protocol.backend_messages import FieldDescription
+from penstock.query_memory import MEMORY, Held
 from penstock.sql.builtin.search_path import check_database
 from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.builtin.type_cache import types as known_types
@@ -117,7 +119,6 @@ log = logging.getLogger(__name__)
 _CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": "1",
     "enable_external_access": "false",
-    "memory_limit": "512MB",
     "temp_directory": "",
 }
 _IDLE: Final = 4
@@ -181,6 +182,9 @@ _FOR_EVER: Final = math.inf
 """No limit, for queries whose rows are made as fast as the client reads them."""
 _TICK_S: Final = 0.1
 _ROWS_AT_A_TIME: Final = 1 << 12
+_ROW_BYTES: Final = 96
+_CELL_BYTES: Final = 44
+"""Python's overhead for a row, and for a cell of it."""
 
 
 class _Watch(threading.Thread):
@@ -241,6 +245,7 @@ class CatalogDatabase:
         self._signatures = {name: f.signature for name, f in self._functions.items()}
         self._instance: _Instance | None = None
         self._connection: Any = None
+        self._memory, self._memory_bytes = ExitStack(), 0
         self._reusable = True
         self._loaded: set[str] = set()
         self._registered: set[str] = set()
@@ -287,12 +292,21 @@ class CatalogDatabase:
             return fields, ColumnRows(self._passed(translation, values), raw=True)
         if translation.sources:
             return fields, self._drawn(translation, values, kinds)
-        rows: list[list[bytes | None]] = []
         with self._lock, closing(self._run(translation, values)) as found:
-            for some in found:
-                check_for_interrupts()
-                rows += [self._cells(row, kinds) for row in some]
-        return fields, rows
+            return fields, self._kept(found, kinds)
+
+    def _kept(
+        self, found: Iterable[Sequence[tuple[Any, ...]]], kinds: Sequence[str]
+    ) -> list[Cells]:
+        """Return all rows. Raises OutOfMemory (53200)."""
+        rows, held = _KeptRows(), Held(MEMORY)
+        weakref.finalize(rows, held.release)
+        for some in found:
+            check_for_interrupts()
+            cells = [self._cells(row, kinds) for row in some]
+            held.take(sum(map(_size, cells)))
+            rows += cells
+        return rows
 
     def _drawn(
         self, translation: Translation, values: list[Any], kinds: Sequence[str]
@@ -314,6 +328,7 @@ class CatalogDatabase:
         instance, self._instance = self._instance, None
         if instance is None:
             return
+        self._memory.close()
         if self._reusable:
             self._connections.give_back(instance, set(map(_held_name, self._registered)))
         else:
@@ -372,6 +387,7 @@ class CatalogDatabase:
         if self._instance is None:
             self._instance = self._connections.take()
             self._connection = self._instance.connection
+            self._memory_bytes = self._memory.enter_context(MEMORY.lend(self._connection))
             for name, function in self._internal.items():
                 self._register(name, function)
         for table in sorted(translation.tables - self._loaded):
@@ -422,7 +438,7 @@ class CatalogDatabase:
                 detail=f"Queries of the catalogs take {_LONGEST_S:g} s at most.",
             )
         if isinstance(error, duckdb.OutOfMemoryException):
-            return OutOfMemory("out of memory")
+            return MEMORY.error(self._memory_bytes)
         if SERIES_TOO_LONG in text:
             return FeatureNotSupported(SERIES_TOO_LONG)
         if "GROUP BY" in text:
@@ -468,6 +484,14 @@ def _kind(type_oid: int) -> str:
     if known is not None:
         return known.name
     return "_text" if known_types()[type_oid].element else "text"
+
+
+class _KeptRows(list[Cells]):
+    """Rows that wait for their client; their memory is counted for as long as the list lives."""
+
+
+def _size(row: Cells) -> int:
+    return _ROW_BYTES + sum(_CELL_BYTES + len(cell) for cell in row if cell is not None)
 
 
 def _held_name(function: str) -> str:

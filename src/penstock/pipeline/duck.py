@@ -21,13 +21,14 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.query_memory import MEMORY
 from penstock.sql.to_duckdb import fmgr
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
 from penstock.sql.to_duckdb.pg_proc import PYTHON
 from penstock.sqlstate import OutOfMemory
 
-MEMORY: Final = "1GiB"
-"""The memory limit of a connection; DuckDB spills the rest to the folder for temporary files."""
+_IN_A_TASK: Final = "1GiB"
+"""The memory limit of a task; DuckDB spills the rest to the folder for temporary files."""
 _OUT_OF_MEMORY: Final = "Out of Memory Error"
 _local: Final = threading.local()
 _idle: Final[deque[duckdb.DuckDBPyConnection]] = deque()
@@ -47,7 +48,7 @@ def out_of_memory(error: duckdb.OutOfMemoryException) -> PenstockError:
 
 
 def query_error(error: duckdb.Error) -> PenstockError:
-    """Return PostgreSQL's error for an error of compiled SQL."""
+    """Return PostgreSQL's error for an error of compiled SQL in a task."""
     if isinstance(error, duckdb.OutOfMemoryException):
         return OutOfMemory(
             "out of memory",
@@ -74,7 +75,7 @@ def connect() -> duckdb.DuckDBPyConnection:
     opened = duckdb.connect(
         config={
             "threads": 1,
-            "memory_limit": MEMORY,
+            "memory_limit": _IN_A_TASK,
             "temp_directory": str(Path(tempfile.gettempdir(), f"penstock-{uuid.uuid4()}")),
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
@@ -115,14 +116,19 @@ os.register_at_fork(
 
 @contextmanager
 def lent() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Lend an empty connection for exclusive use, if possible an idle one. Borrowers must leave
-    nothing in it. After an error it is closed."""
+    """Lend an empty connection to a statement, if possible an idle one, with a share of
+    ``query_mem``. Borrowers must leave nothing in it. After an error it is closed. Raises
+    OutOfMemory (53200)."""
     try:
         duck = _idle.pop()
     except IndexError:
         duck = connect()
     try:
-        yield duck
+        with MEMORY.lend(duck) as size:
+            try:
+                yield duck
+            except duckdb.OutOfMemoryException:
+                raise MEMORY.error(size) from None
     except BaseException:
         duck.close()
         raise

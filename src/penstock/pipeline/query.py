@@ -97,8 +97,11 @@ class LakeQuery:
             raise
 
     def _error(self, error: duckdb.Error) -> BaseException:
+        """Return the error to raise; ``lent`` tells of memory."""
         self._interrupts.check()
-        return self._failed[0] if self._failed else query_error(error)
+        if self._failed:
+            return self._failed[0]
+        return error if isinstance(error, duckdb.OutOfMemoryException) else query_error(error)
 
 
 def _close(duck: duckdb.DuckDBPyConnection, given: QueryInput, once: bool) -> None:

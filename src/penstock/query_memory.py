@@ -1,0 +1,114 @@
+"""Share one amount of memory among all statements of the process (``query_mem``).
+
+A node is one process, so that without a common limit a few sessions could make the system end it.
+Every DuckDB that runs a statement has ``OWN`` bytes; more than that is lent to it for as long as
+the statement runs, never all that is left, so that the next statement gets some, too. Python's own
+objects, such as trees and rows, are counted as they grow. A statement that needs more than it can
+have ends with 53200; no other statement does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import duckdb
+
+from penstock.errors import PenstockError
+from penstock.guc import shown
+from penstock.sqlstate import OutOfMemory
+
+OWN: Final = 16 << 20
+"""Bytes of a DuckDB that ``query_mem`` does not count: most statements need less."""
+_SMALL: Final = 1 << 20
+"""Bytes of Python's objects that are not counted."""
+_OF_THE_REST: Final = 4
+"""A DuckDB gets one of so many parts of what others leave."""
+_DETAIL: Final = 'The statement needs more than {}; all queries of the node share "query_mem" ({}).'
+_HINT: Final = 'Increase "query_mem", or run fewer large queries at once.'
+
+
+class QueryMemory:
+    """The memory of a process's statements. Threads may share it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lent = 0
+        self._lock = threading.RLock()  # the garbage collector may give memory back, too
+
+    @property
+    def lent(self) -> int:
+        """The bytes that statements have now."""
+        with self._lock:
+            return self._lent
+
+    @contextmanager
+    def lend(self, duck: duckdb.DuckDBPyConnection) -> Iterator[int]:
+        """Lend memory to a DuckDB during the ``with`` block; return its limit in bytes. Raises
+        duckdb.Error if it holds more already."""
+        with self._lock:
+            size = max(self.limit - self._lent, 0) // _OF_THE_REST
+            self._lent += size
+        try:
+            duck.execute(f"SET memory_limit = '{(OWN + size) >> 10} KiB'")
+            yield OWN + size
+        finally:
+            self.give_back(size)
+
+    def grow(self, by: int, size: int) -> None:
+        """Lend ``by`` bytes to objects that have ``size`` with them; as much must be left for
+        others. Raises OutOfMemory (53200)."""
+        with self._lock:
+            fits = size <= self.limit - self._lent - by
+            if fits:
+                self._lent += by
+        if not fits:
+            raise self.error(size - by)
+
+    def give_back(self, size: int) -> None:
+        """Take back what ``grow`` has lent."""
+        with self._lock:
+            self._lent -= size
+
+    def error(self, had: int) -> PenstockError:
+        """Return the error of a statement that had so many bytes and needs more."""
+        return OutOfMemory(
+            "out of memory", detail=_DETAIL.format(_text(had), _text(self.limit)), hint=_HINT
+        )
+
+
+class Held:
+    """Counts Python's objects of one statement until ``release``, or in a ``with`` block."""
+
+    def __init__(self, memory: QueryMemory) -> None:
+        self._memory = memory
+        self._size = self._counted = 0
+
+    def take(self, size: int) -> None:
+        """Count more bytes. Raises OutOfMemory (53200)."""
+        self._size += size
+        by = self._size - _SMALL - self._counted
+        if by > 0:
+            self._memory.grow(by, self._counted + by)
+            self._counted += by
+
+    def release(self) -> None:
+        """Give the memory back."""
+        counted, self._size, self._counted = self._counted, 0, 0
+        self._memory.give_back(counted)
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+def _text(size: int) -> str:
+    return shown(max(size, _SMALL) >> 20 << 10, "kB")
+
+
+MEMORY: Final = QueryMemory(1 << 30)
+"""The memory of this process's statements; the node sets its limit."""

@@ -1,0 +1,124 @@
+"""All statements of a process share ``query_mem``; who needs more than is left is told so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_lake import LakeServer
+from penstock.embedded import wait_until
+from penstock.pipeline.duck import lent
+from penstock.query_memory import MEMORY, OWN
+from penstock.sqlstate import OutOfMemory
+
+_MEGABYTE = 1 << 20
+_LIMIT = 64 * _MEGABYTE
+_SESSIONS = 12
+_TABLES = "FROM pg_type a, pg_type b, pg_type c"
+_SORT = f"SELECT a.oid, b.oid {_TABLES} ORDER BY 1 DESC, 2"
+_ROWS = f"SELECT a.typname, b.typname, c.typname {_TABLES}"
+_VALUES = "VALUES " + ", ".join(f"({n}, 'name {n}')" for n in range(100_000))
+_SMALL = "SELECT count(*) > 100 FROM pg_type"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[LakeServer]:
+    lake = LakeServer(tmp_path)
+    with lake.catalog.write() as t:
+        t.roles.create("ann", login=True)
+    before, MEMORY.limit = MEMORY.limit, _LIMIT
+    assert MEMORY.lent == 0
+    yield lake
+    MEMORY.limit = before
+    lake.close()
+
+
+def connect(lake: LakeServer) -> psycopg.Connection[Any]:
+    return lake.connect(replication="false", user="ann")
+
+
+def resident() -> int:
+    """The bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.parametrize("statement", [_SORT, _ROWS, _VALUES], ids=["sort", "rows", "values"])
+@pytest.mark.parametrize("extended", [False, True])
+def test_a_statement_that_needs_more_is_told_of_the_parameter(
+    lake: LakeServer, statement: str, extended: bool
+) -> None:
+    with connect(lake) as connection:
+        cursor = psycopg.Cursor(connection) if extended else connection.cursor()
+        with pytest.raises(psycopg.errors.OutOfMemory) as error:
+            cursor.execute(statement, prepare=extended)
+        told = error.value.diag
+        assert told.message_primary == "out of memory"
+        assert '"query_mem" (64MB)' in (told.message_detail or "")
+        assert 'Increase "query_mem"' in (told.message_hint or "")
+        assert connection.execute(_SMALL).fetchone() == (True,)
+    assert MEMORY.lent == 0
+
+
+def test_many_sessions_have_no_more_memory_together(lake: LakeServer) -> None:
+    """Small statements go on meanwhile."""
+    errors: list[str] = []
+
+    def run(statement: str) -> None:
+        with connect(lake) as connection:
+            try:
+                connection.execute(statement)
+            except psycopg.Error as error:
+                errors.append(error.sqlstate or "")
+
+    with connect(lake) as connection:
+        connection.execute(_SMALL)
+        before = most = resident()
+        sessions = [
+            threading.Thread(target=run, args=([_SORT, _ROWS, _VALUES][number % 3],), daemon=True)
+            for number in range(_SESSIONS)
+        ]
+        for session in sessions:
+            session.start()
+        while any(session.is_alive() for session in sessions):
+            assert connection.execute(_SMALL).fetchone() == (True,)
+            assert MEMORY.lent <= _LIMIT
+            most = max(most, resident())
+    assert errors == ["53200"] * _SESSIONS
+    assert most - before < _LIMIT + _SESSIONS * OWN + 64 * _MEGABYTE
+    wait_until(lambda: MEMORY.lent == 0, "the memory of the sessions")
+
+
+def test_rows_count_until_their_client_has_read_them(lake: LakeServer) -> None:
+    """Who does not read leaves less to others, until the connection ends."""
+    rows = f"SELECT repeat('x', 200) {_TABLES} LIMIT "
+    with connect(lake) as other:
+        other.execute(f"{rows} 70000")
+        silent = connect(lake)
+        silent.pgconn.send_query(f"{rows} 60000".encode())
+        wait_until(lambda: MEMORY.lent > 16 * _MEGABYTE, "the rows")
+        with pytest.raises(psycopg.errors.OutOfMemory):
+            other.execute(f"{rows} 70000")
+        silent.pgconn.finish()
+        wait_until(lambda: MEMORY.lent == 0, "the end of the session")
+        other.execute(f"{rows} 70000")
+
+
+def test_queries_of_tables_share_it_too() -> None:
+    """Most of their work spills to disk; what cannot is told of the parameter, too."""
+    before, MEMORY.limit = MEMORY.limit, _LIMIT
+    try:
+        with lent() as duck, lent() as other:
+            limit = "SELECT current_setting('memory_limit')"
+            limits = [each.execute(limit).fetchone() for each in (duck, other)]
+            assert limits == [("32.0 MiB",), ("28.0 MiB",)]
+        with pytest.raises(OutOfMemory) as error, lent() as duck:
+            duck.execute("SELECT list(range) FROM range(100000000)").fetchall()
+        assert '"query_mem" (64MB)' in (error.value.detail or "")
+    finally:
+        MEMORY.limit = before
+    assert MEMORY.lent == 0
