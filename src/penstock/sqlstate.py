@@ -260,6 +260,11 @@ class QueryCanceled(PenstockError):
         """Return the error of a statement that its user cancelled (ProcessInterrupts)."""
         return cls("canceling statement due to user request")
 
+    @classmethod
+    def by_timeout(cls, detail: str | None = None) -> Self:
+        """Return the error of a statement that took too long (ProcessInterrupts)."""
+        return cls("canceling statement due to statement timeout", detail=detail)
+
 
 class UndefinedFile(PenstockError):
     default_sqlstate = "58P01"

@@ -70,6 +70,12 @@ class Runner:
         self.failures = 0
         self.prepared: dict[str, Prepared] = {}
 
+    def begin_statement(self) -> None:
+        pass
+
+    def end_statement(self) -> None:
+        pass
+
     def simple(self, text: str) -> Generator[Answer, None, None]:
         for statement in text.split(";"):
             yield self.answer(statement.strip(), ())

@@ -25,6 +25,12 @@ class CatalogRunner:
         self.database = database
         self.prepared: dict[str, Prepared] = {}
 
+    def begin_statement(self) -> None:
+        pass
+
+    def end_statement(self) -> None:
+        pass
+
     def simple(self, text: str) -> Generator[Answer, None, None]:
         yield from self.execute(self.prepare(text, ()), ())
 

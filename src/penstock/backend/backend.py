@@ -392,8 +392,7 @@ class Backend:
                     self._simple_query(event.text)
                     extended.after_statement()
                 elif not isinstance(event, m.Terminate):
-                    extended.handle(event)
-                    self._answered()
+                    self._extended_query(extended, event)
             except ConnectionFailure:
                 raise
             except PenstockError as error:
@@ -409,6 +408,16 @@ class Backend:
                 for change in changes:  # ParameterStatus must come before ReadyForQuery
                     send_answer(self._session, self._pump, change)
                 self._pump.send(failure)
+
+    def _extended_query(self, extended: ExtendedQuery, event: Event) -> None:
+        """Answer a message. The time of a statement counts from Parse or Bind to Execute."""
+        assert self.runner is not None
+        if isinstance(event, m.Parse | m.Bind | m.Describe | m.Execute):
+            self.runner.begin_statement()
+        extended.handle(event)
+        self._answered()
+        if isinstance(event, m.Execute | m.Sync):
+            self.runner.end_statement()
 
     def _next_event(self, *, ready: bool) -> Event:
         """Return the client's next message. ``ready``: ReadyForQuery was sent, so a new message

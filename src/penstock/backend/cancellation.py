@@ -1,4 +1,4 @@
-"""Cancel a session's statement (postgres.c, ProcessInterrupts).
+"""Cancel a session's statement, also after ``statement_timeout`` (postgres.c, ProcessInterrupts).
 
 Another thread requests it. In the thread that runs the statement, PostgreSQL's error is raised at
 the next row or portion that it reads, or when its Spark job has been stopped. Completed work, such
@@ -44,7 +44,8 @@ class Cancellation:
         self._groups = (f"penstock {session} {number}" for number in itertools.count())
         self._group = next(self._groups)
         self._requested = threading.Event()
-        self._ended = False
+        self._ended = self._timed_out = False
+        self._timer: threading.Timer | None = None
         self._actions: list[Callable[[], None]] = []
         self._acting = threading.Lock()
 
@@ -53,8 +54,29 @@ class Cancellation:
         process_interrupts(self.check)
         self._group = next(self._groups)
         self._requested.clear()
-        if self._ended:
+        if self._ended or self._timed_out:
             self.request()
+
+    def start_timer(self, timeout_s: float) -> None:
+        """Cancel what the session runs after so many seconds, unless a timer runs already; 0:
+        never (enable_statement_timeout)."""
+        if timeout_s > 0 and self._timer is None:
+            self._timer = threading.Timer(timeout_s, self._time_out)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def stop_timer(self) -> None:
+        """Stop the timer: the statement has ended (disable_statement_timeout)."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+            timer.join()
+            if self._timed_out:
+                self.forget()
+
+    def _time_out(self) -> None:
+        self._timed_out = True
+        self.request()
 
     def request(self) -> None:
         """Cancel the running statement. Any thread may call this."""
@@ -86,6 +108,7 @@ class Cancellation:
     def forget(self) -> None:
         """Forget a request that has been handled, so that the rest of the query string runs."""
         self._group = next(self._groups)
+        self._timed_out = False
         self._requested.clear()
 
     @contextmanager
@@ -138,6 +161,6 @@ class Cancellation:
             yield rows, messages
 
     def check(self) -> None:
-        """Raise PenstockError (57014) if cancellation was requested."""
+        """Raise PenstockError (57014) if cancellation was requested, or the time is over."""
         if self.requested():
-            raise QueryCanceled.by_user() from None
+            raise (QueryCanceled.by_timeout if self._timed_out else QueryCanceled.by_user)()

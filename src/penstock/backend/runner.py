@@ -11,6 +11,7 @@ from collections import ChainMap
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, TypeGuard
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from penstock.errors import (
 )
 from penstock.executor.lake import CopyRequest
 from penstock.executor.writer import Writer
+from penstock.guc import in_seconds_or_bytes, read_integer
 from penstock.lsn import Lsn
 from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.pgtypes.pg_type import TEXT
@@ -165,6 +167,14 @@ class SessionRunner:
 
     # StatementRunner
 
+    def begin_statement(self) -> None:
+        """Start the timer of ``statement_timeout``, unless it runs already."""
+        self._cancellation.start_timer(_seconds(self._settings.show("statement_timeout")))
+
+    def end_statement(self) -> None:
+        """Stop the timer."""
+        self._cancellation.stop_timer()
+
     def simple(self, text: str) -> Generator[Answer, None, None]:
         """Run a query string of the simple query protocol."""
         self._cancellation.begin()
@@ -173,13 +183,17 @@ class SessionRunner:
             yield from self._replication_command(text)
             return
         self._require_database()
+        self.begin_statement()  # the first one's time includes that of parsing
         with Held(MEMORY) as held:
             held.take(len(text) * _TREE_BYTES)
             statements = parse_script(text)
             if not statements:
                 yield Empty()
             for statement in statements:
+                self.begin_statement()
                 yield from self._run(statement, BoundValues())
+                self.end_statement()
+        self.end_statement()
 
     def _replication_command(self, text: str) -> Iterator[Answer]:
         cut: list[str] = []
@@ -254,6 +268,7 @@ class SessionRunner:
     def failed(self) -> Iterable[ParameterChange]:
         """Clean up after a failed statement. Drop temporary slots, as PostgreSQL does. Return the
         settings that the rollback has changed."""
+        self.end_statement()
         self._block.fail()
         self._services.slots.take_back(self._context.pid, sent=False)
         self._services.slots.end_session(self._context.pid)
@@ -269,6 +284,7 @@ class SessionRunner:
 
     def close(self) -> None:
         """End the session: roll back its block, and release its snapshot and slots."""
+        self.end_statement()
         self._block.abandon()
         self._services.snapshots.withdraw(self._context.pid)
         self._services.slots.take_back(self._context.pid, sent=True)
@@ -522,6 +538,12 @@ class SessionRunner:
         """Stage a message of pg_logical_emit_message in the block."""
         lake = self._services.lake
         self._block.emit(prefix, content, "pg_logical_emit_message", lake.open_block)
+
+
+@lru_cache(maxsize=64)
+def _seconds(timeout: str) -> float:
+    """Return a time that SHOW has printed."""
+    return float(in_seconds_or_bytes(read_integer("statement_timeout", timeout, "ms"), "ms"))
 
 
 def _notices(cut: Iterable[str]) -> Iterator[Notice]:

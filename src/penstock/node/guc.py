@@ -305,6 +305,8 @@ class Parameters:
     """Subscribers that must confirm a session's commit before it continues; empty: none."""
     authentication_timeout: float = parameter(60.0, Integer(1, 600, "s"))
     idle_session_timeout: float = milliseconds(0.0)
+    statement_timeout: float = milliseconds(0.0)
+    """A statement that takes longer is cancelled; sessions may set it, too; 0: never."""
     query_mem: int = size(1 << 30, 64 << 10)
     """Bytes that the statements of all sessions may take together."""
     sequencer_interval: float = milliseconds(0.1, 1)

@@ -427,15 +427,16 @@ class CatalogDatabase:
         return self._connection.execute(statement)
 
     def _as_postgresql(self, error: Exception) -> Exception:
+        if self._session.cancelled():
+            check_for_interrupts()
         if self._errors:
             return self._errors[0]
         text = str(error)
         if isinstance(error, duckdb.InterruptException) and self._session.cancelled():
             return QueryCanceled.by_user()
         if isinstance(error, duckdb.InterruptException):
-            return QueryCanceled(
-                "canceling statement due to statement timeout",
-                detail=f"Queries of the catalogs take {_LONGEST_S:g} s at most.",
+            return QueryCanceled.by_timeout(
+                f"Queries of the catalogs take {_LONGEST_S:g} s at most."
             )
         if isinstance(error, duckdb.OutOfMemoryException):
             return MEMORY.error(self._memory_bytes)

@@ -187,6 +187,12 @@ class StatementRunner(Protocol):
     def prepared(self) -> dict[str, Prepared]:
         """The prepared statements by name; "" is the unnamed one."""
 
+    def begin_statement(self) -> None:
+        """Begin to count the time of a statement, at its first message."""
+
+    def end_statement(self) -> None:
+        """End it: the rows of the statement have been sent, or it has failed."""
+
     def simple(self, text: str) -> Generator[Answer, None, None]:
         """Run a query string, which may hold several statements."""
 
