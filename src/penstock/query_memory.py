@@ -26,6 +26,9 @@ _SMALL: Final = 1 << 20
 """Bytes of Python's objects that are not counted."""
 _OF_THE_REST: Final = 4
 """A DuckDB gets one of so many parts of what others leave."""
+_RESERVED: Final = 4
+"""One of so many parts is left to the key checks of changes: open queries cannot stop them."""
+_OF_A_CHANGE: Final = 2
 _DETAIL: Final = 'The statement needs more than {}; all queries of the node share "query_mem" ({}).'
 _HINT: Final = 'Increase "query_mem", or run fewer large queries at once.'
 
@@ -45,27 +48,38 @@ class QueryMemory:
             return self._lent
 
     @contextmanager
-    def lend(self, duck: duckdb.DuckDBPyConnection) -> Iterator[int]:
-        """Lend memory to a DuckDB during the ``with`` block; return its limit in bytes. Raises
-        duckdb.Error if it holds more already."""
+    def lend(self, duck: duckdb.DuckDBPyConnection, *, change: bool = False) -> Iterator[int]:
+        """Lend memory to a DuckDB during the ``with`` block; return its limit in bytes. ``change``:
+        it checks what a statement writes. Raises OutOfMemory (53200) if the DuckDB holds more
+        already."""
         with self._lock:
-            size = max(self.limit - self._lent, 0) // _OF_THE_REST
+            if change:
+                size = max(self.limit - self._lent, 0) // _OF_A_CHANGE
+            else:
+                size = self._for_queries() // _OF_THE_REST
             self._lent += size
         try:
-            duck.execute(f"SET memory_limit = '{(OWN + size) >> 10} KiB'")
+            try:
+                duck.execute(f"SET memory_limit = '{(OWN + size) >> 10} KiB'")
+            except duckdb.OutOfMemoryException:
+                raise self.error(OWN + size) from None
             yield OWN + size
         finally:
             self.give_back(size)
+
+    def _for_queries(self) -> int:
+        return max(self.limit - self.limit // _RESERVED - self._lent, 0)
 
     def grow(self, by: int, size: int) -> None:
         """Lend ``by`` bytes to objects that have ``size`` with them; as much must be left for
         others. Raises OutOfMemory (53200)."""
         with self._lock:
-            fits = size <= self.limit - self._lent - by
+            rest = self._for_queries()
+            fits = size <= rest - by
             if fits:
                 self._lent += by
         if not fits:
-            raise self.error(size - by)
+            raise self.error((rest + size - by) // 2)
 
     def give_back(self, size: int) -> None:
         """Take back what ``grow`` has lent."""

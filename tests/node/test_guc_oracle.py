@@ -88,7 +88,7 @@ def shared(connection: psycopg.Connection[Any]) -> list[tuple[str, ParameterKind
 
 def test_units_and_limits_are_the_servers(connection: psycopg.Connection[Any]) -> None:
     numbers = [(n, k, limits) for n, k, limits in shared(connection) if isinstance(k, Integer)]
-    assert len(numbers) == 16, [name for name, _, _ in numbers]
+    assert len(numbers) == 17, [name for name, _, _ in numbers]
     for name, kind, limits in numbers:
         assert [kind.unit or None, str(kind.minimum), str(kind.maximum)] == limits, name
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import ExecStatus
 
 from publishing.lake_node import PASSWORD, LakeNode
 from publishing.psql_pair import Pair, psql
@@ -23,6 +24,14 @@ EXECUTE ins('3', 4, 'sad');
 EXECUTE ins('x', 'y', 'sad');
 EXECUTE ins(4, 'y', 'other');
 EXECUTE ins(1);
+EXECUTE ins(true, 'y', 'sad');
+EXECUTE ins(4.6, 7, 'sad'::prep_mood);
+EXECUTE ins(count(*), 'y', 'sad');
+EXECUTE ins((SELECT 1), 'y', 'sad');
+EXECUTE ins(generate_series(1, 2), 'y', 'sad');
+EXECUTE ins(row_number() OVER (), 'y', 'sad');
+EXECUTE ins($1, 'y', 'sad');
+EXECUTE ins(id, 'y', 'sad');
 PREPARE ins AS SELECT 1;
 PREPARE sel AS SELECT id, name, mood FROM prep WHERE id > $1 ORDER BY id;
 EXECUTE sel(1);
@@ -46,6 +55,17 @@ EXECUTE ins(5, 'in a block', NULL);
 EXECUTE all_of;
 ROLLBACK;
 EXECUTE all_of;
+DISCARD PLANS;
+DISCARD SEQUENCES;
+DISCARD TEMP;
+EXECUTE all_of;
+PREPARE mood (prep_mood, prep_mood[]) AS SELECT $1, $2;
+EXECUTE mood('sad', '{glad,sad}');
+EXECUTE mood('nothing', NULL);
+CREATE SCHEMA prep_schema;
+CREATE TYPE prep_schema.tone AS ENUM ('low');
+PREPARE tone (prep_schema.tone) AS SELECT $1::text;
+EXECUTE tone('low');
 DEALLOCATE ALL;
 EXECUTE all_of;
 """
@@ -57,6 +77,7 @@ LOCK TABLE locked IN ACCESS SHARE MODE;
 LOCK locked, ONLY pg_class IN ACCESS SHARE MODE NOWAIT;
 SELECT * FROM locked;
 COMMIT;
+SELECT 1 \\; LOCK TABLE locked IN ACCESS SHARE MODE \\; SELECT 2;
 BEGIN;
 LOCK TABLE locked, nowhere IN ACCESS SHARE MODE;
 SELECT 1;
@@ -84,6 +105,18 @@ def test_other_locks_are_refused_by_name(lake: LakeNode, superuser: str) -> None
     lake.execute("CREATE TABLE not_locked (id int)")
     printed = psql(lake.conninfo(superuser), "BEGIN;\nLOCK TABLE not_locked;\nROLLBACK;\n")
     assert "ERROR:  0A000: LOCK TABLE in modes other than ACCESS SHARE is not supported" in printed
+
+
+def test_statements_that_execute_one_another_end(both: Callable[..., tuple[Any, Any]]) -> None:
+    """Only Parse gives a prepared statement an EXECUTE."""
+    for session in both():
+        for name, text in (("one", b"EXECUTE two"), ("two", b"EXECUTE one")):
+            session.execute(f"PREPARE {'two' if name == 'one' else 'none'} AS SELECT 1")
+            assert session.pgconn.prepare(name.encode(), text).status == ExecStatus.COMMAND_OK
+            session.execute(f"DEALLOCATE {'two' if name == 'one' else 'none'}")
+        with pytest.raises(psycopg.errors.StatementTooComplex, match="stack depth limit exceeded"):
+            session.execute("EXECUTE one")
+        assert session.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_a_driver_describes_execute(both: Callable[..., tuple[Any, Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
+_TIMEOUT_S = 5
 _STATE = "SELECT application_name, sync_priority, sync_state FROM pg_stat_replication ORDER BY 1"
 
 
@@ -56,11 +58,12 @@ def name_standbys(lake: LakeNode, names: str) -> None:
     assert lake.rows("SHOW synchronous_standby_names") == [(names,)]
 
 
-def waits(
-    lake: LakeNode, number: int, statement: str = "INSERT INTO waited VALUES ({})"
-) -> Waiting:
-    """A change whose row is there, and whose client has not been told."""
+def waits(lake: LakeNode, number: int, *before: str) -> Waiting:
+    """A change whose row is there, and whose client has not been told. ``before``: what its session
+    runs before."""
     thread = Waiting(lake, f"INSERT INTO waited VALUES ({number})")
+    for statement in before:
+        thread.session.execute(statement)
     thread.start()
     query = f"SELECT count(*) FROM waited WHERE id = {number}"
     wait_until(lambda: lake.rows(query) == [(1,)], f"row {number}")
@@ -112,7 +115,10 @@ def test_a_commit_waits(lake: LakeNode, subscriber: Callable[..., Database]) -> 
 
         target.execute("ALTER SUBSCRIPTION s_one DISABLE")
         no_stream(lake)
-        waiting = waits(lake, 5)
+        waiting = waits(lake, 5, f"SET statement_timeout = '{_TIMEOUT_S}s'")
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > _TIMEOUT_S, "the end of the time")
+        assert waiting.is_alive(), "a commit has no timeout"
         waiting.session.cancel_safe()
         assert waiting.ends() == "INSERT 0 1"
         ((_, message, detail),) = waiting.notices

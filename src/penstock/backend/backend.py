@@ -410,14 +410,13 @@ class Backend:
                 self._pump.send(failure)
 
     def _extended_query(self, extended: ExtendedQuery, event: Event) -> None:
-        """Answer a message. The time of a statement counts from Parse or Bind to Execute."""
+        """Answer a message. The time of a statement counts from Parse or Bind to the end of its
+        portal, or to Sync."""
         assert self.runner is not None
         if isinstance(event, m.Parse | m.Bind | m.Describe | m.Execute):
             self.runner.begin_statement()
         extended.handle(event)
         self._answered()
-        if isinstance(event, m.Execute | m.Sync):
-            self.runner.end_statement()
 
     def _next_event(self, *, ready: bool) -> Event:
         """Return the client's next message. ``ready``: ReadyForQuery was sent, so a new message
@@ -569,6 +568,7 @@ class ExtendedQuery:
             self.end_transaction()
 
     def _sync(self) -> None:
+        self._runner.end_statement()
         status = self._runner.transaction_status
         if status is TransactionStatus.IDLE:
             self.end_transaction()
@@ -626,12 +626,14 @@ class ExtendedQuery:
             self._run(portal)
             self.after_statement()
         if portal.answer is None:
+            self._runner.end_statement()
             return
         assert portal.rows is not None
         if message.max_rows > 0:
             portal.rows = iter(portal.rows)
         answer = replace(portal.answer, rows=portal.rows)
-        send_rows(self._session, self._pump, answer, described=True, limit=message.max_rows)
+        if send_rows(self._session, self._pump, answer, described=True, limit=message.max_rows):
+            self._runner.end_statement()
 
     def _run(self, portal: _Portal) -> None:
         """Run a portal until it returns rows, or to its end if it returns none."""
@@ -754,21 +756,20 @@ def send_rows(
     *,
     described: bool = False,
     limit: int = 0,
-) -> None:
-    """Send rows in the formats of their fields: at most ``limit`` rows, or all if it is 0.
-
-    Raises as ``send_answer``.
-    """
+) -> bool:
+    """Send rows in the formats of their fields: at most ``limit`` rows, or all if it is 0. Return
+    False if the portal is suspended. Raises as ``send_answer``."""
     head = b"" if described else session.row_description(answer.fields)
     rows = in_encoding(answer.rows, answer.fields, session.client_encoding)
 
     def end(count: int) -> bytes:
-        if limit > 0 and count == limit:
+        if 0 < limit == count:
             return session.portal_suspended()
         return session.command_complete(f"{answer.tag} {count}" if answer.counted else answer.tag)
 
     portions = _messages(islice(rows, limit) if limit > 0 else rows)
-    _send_portions(session, pump, head, portions, end, answer.notices)
+    count = _send_portions(session, pump, head, portions, end, answer.notices)
+    return not 0 < limit == count
 
 
 def _messages(rows: Iterable[Cells]) -> Iterator[tuple[int, bytes]]:
@@ -805,8 +806,9 @@ def _send_portions(
     portions: Iterable[tuple[int, bytes]],
     end: Callable[[int], bytes],
     notices: Notices | None,
-) -> None:
+) -> int:
     """Send the messages of rows after ``head`` and the notices, then the ``end`` of so many rows.
+    Return their number.
 
     A server computes the rows of a function before it sends one. So rows wait here for notices, up
     to a limit, and are not sent after an error.
@@ -843,6 +845,7 @@ def _send_portions(
             if size >= most:
                 send()
         send(end(count))
+    return count
 
 
 def _notice(session: ServerSession, notice: Notice) -> bytes:

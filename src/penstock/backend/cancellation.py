@@ -46,6 +46,7 @@ class Cancellation:
         self._requested = threading.Event()
         self._ended = self._timed_out = False
         self._timer: threading.Timer | None = None
+        self._timing = threading.Lock()
         self._actions: list[Callable[[], None]] = []
         self._acting = threading.Lock()
 
@@ -60,28 +61,38 @@ class Cancellation:
     def start_timer(self, timeout_s: float) -> None:
         """Cancel what the session runs after so many seconds, unless a timer runs already; 0:
         never (enable_statement_timeout)."""
-        if timeout_s > 0 and self._timer is None:
-            self._timer = threading.Timer(timeout_s, self._time_out)
-            self._timer.daemon = True
-            self._timer.start()
+        if timeout_s <= 0 or self._timer is not None:
+            return
+        timer = threading.Timer(timeout_s, lambda: self._time_out(timer))
+        timer.daemon = True
+        with self._timing:  # it must not be over before it is known
+            timer.start()
+            self._timer = timer
 
     def stop_timer(self) -> None:
-        """Stop the timer: the statement has ended (disable_statement_timeout)."""
-        timer, self._timer = self._timer, None
+        """Stop the timer: the statement has ended, or commits (disable_statement_timeout)."""
+        with self._timing:
+            timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-            timer.join()
             if self._timed_out:
                 self.forget()
 
-    def _time_out(self) -> None:
-        self._timed_out = True
-        self.request()
+    def _time_out(self, timer: threading.Timer) -> None:
+        with self._timing:
+            if self._timer is not timer:
+                return
+            self._timed_out, group = True, self._group
+            self._requested.set()
+        self._interrupt(group)
 
     def request(self) -> None:
         """Cancel the running statement. Any thread may call this."""
         self._requested.set()
-        self._jobs.interrupt(self._group)
+        self._interrupt(self._group)
+
+    def _interrupt(self, group: str) -> None:
+        self._jobs.interrupt(group)
         threading.Thread(target=self._act, name="cancel", daemon=True).start()
 
     def _act(self) -> None:

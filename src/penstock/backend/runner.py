@@ -7,6 +7,7 @@ catalog queries and statements on the lake's rows.
 
 from __future__ import annotations
 
+import re
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,7 +96,7 @@ from penstock.sql.builtin.search_path import (
     remember_search_path,
     schemas_to_search,
 )
-from penstock.sql.builtin.type_cache import field_descriptions, types
+from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.command_tag import command_tag, reads
 from penstock.sql.grammar.copy import CopyTarget, copy_query
 from penstock.sql.grammar.parsenodes import (
@@ -108,16 +109,20 @@ from penstock.sql.grammar.parsenodes import (
     RowStmt,
     SelectStmt,
     Star,
-    TypeCast,
-    TypeName,
     UpdateStmt,
 )
 from penstock.sql.grammar.session import TransactionModes
 from penstock.sql.grammar.table import CreateTableAs, DropTable
+from penstock.sql.text.limits import too_deep
 from penstock.sql.text.quoting import quote_identifier, type_text
 from penstock.sql.to_duckdb.session_values import SessionValues
 from penstock.sql.typed.expression_analysis import find_type
-from penstock.sql.typed.parameters import last_parameter, parameter_types, with_values
+from penstock.sql.typed.parameters import (
+    execute_parameters,
+    last_parameter,
+    parameter_types,
+    with_values,
+)
 from penstock.sqlstate import (
     DuplicatePreparedStatement,
     InvalidCursorName,
@@ -128,7 +133,16 @@ from penstock.walsender.syncrep import MODES
 
 _WARNING = "01000"
 _TREE_BYTES: Final = 32
-"""The memory that parsing and compiling take for a byte of a statement, where it is large."""
+"""The memory that parsing and compiling take for a byte of a large statement."""
+_STRING_BYTES: Final = 2
+"""The same for a byte of its strings."""
+_STRINGS: Final = re.compile(r"'[^']*'")
+
+
+def _memory(text: str) -> int:
+    """Return the bytes that parsing and compiling a statement take, about."""
+    outside = len(_STRINGS.sub("", text))
+    return outside * _TREE_BYTES + (len(text) - outside) * _STRING_BYTES
 
 
 class SessionRunner:
@@ -145,6 +159,10 @@ class SessionRunner:
             node, given, services.version, lambda: self._role().superuser
         )
         self.prepared: dict[str, Prepared] = {}
+        self._source = ""
+        """The text that is being run."""
+        self._one_transaction = False
+        """True if that text is one transaction, as several statements are on a server."""
         self._warnings: list[Notice] = []
         self._notify: Callable[[Notice], None] = self._warnings.append
         self._sequences = SessionSequences()
@@ -185,10 +203,11 @@ class SessionRunner:
         self._require_database()
         self.begin_statement()  # the first one's time includes that of parsing
         with Held(MEMORY) as held:
-            held.take(len(text) * _TREE_BYTES)
+            held.take(_memory(text))
             statements = parse_script(text)
             if not statements:
                 yield Empty()
+            self._source, self._one_transaction = text, len(statements) > 1
             for statement in statements:
                 self.begin_statement()
                 yield from self._run(statement, BoundValues())
@@ -211,7 +230,7 @@ class SessionRunner:
             return Prepared(text, description)
         self._learn_types()
         with Held(MEMORY) as held:
-            held.take(len(text) * _TREE_BYTES)
+            held.take(_memory(text))
             statement = parse(text)
             description = self._statement_described(statement, description)
         return Prepared(text, description, statement)
@@ -225,19 +244,22 @@ class SessionRunner:
             case ExecuteQuery(name=name):
                 return replace(description, fields=self._prepared_query(name).description.fields)
             case QueryStatement(query=query):
-                return self._described(query, description.parameters)
+                return self._described(query, description.parameters, self._role())
         return description
 
-    def _described(self, query: PreparableStmt, types: Sequence[int]) -> Description:
+    def _described(
+        self, query: PreparableStmt, types: Sequence[int], role: Role
+    ) -> Description:
         services = self._services.within(self._block.rows)
         if not isinstance(query, SelectStmt):
             return Description(described_parameters(services, query, types), None)
-        at, role = self._block.now(), self._role()
-        return describe_query(services, query, types, at, self._facts(role), role)
+        facts = self._facts(role)
+        return describe_query(services, query, types, self._block.now(), facts, role)
 
     def execute(self, prepared: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
         """Run one prepared statement."""
         self._cancellation.begin()
+        self._source, self._one_transaction = prepared.text, False
         return self._executed(prepared, parameters)
 
     def _executed(self, prepared: Prepared, parameters: Sequence[bytes | None]) -> Iterable[Answer]:
@@ -254,7 +276,7 @@ class SessionRunner:
     def _counted(self, text: str, answers: Iterator[Answer]) -> Iterator[Answer]:
         """Yield the answers of a statement, whose memory is counted meanwhile."""
         with Held(MEMORY) as held:
-            held.take(len(text) * _TREE_BYTES)
+            held.take(_memory(text))
             yield from answers
 
     def _is_catalogs(self, query: PreparableStmt) -> TypeGuard[SelectStmt]:
@@ -302,8 +324,11 @@ class SessionRunner:
             return
         self._block.check()
         if isinstance(statement, ExecuteQuery):
+            self._check_end(statement)
             prepared = self._prepared_query(statement.name)
-            yield from self._executed(prepared, self._arguments(statement, prepared))
+            arguments = self._arguments(statement, prepared)
+            yield from self._warned()
+            yield from self._executed(prepared, arguments)
             return
         self._block.check_read_only(command_tag(statement))
         self._services.snapshots.withdraw(self._context.pid)
@@ -327,7 +352,7 @@ class SessionRunner:
                 if what == "all":
                     self._block.outside("DISCARD ALL")
                     self._settings.reset_all()
-                self.prepared.clear()
+                    self._drop_prepared()
                 if what in ("all", "sequences"):
                     self._sequences.forget()
                 yield Done(f"DISCARD {what.upper()}")
@@ -421,8 +446,10 @@ class SessionRunner:
         facts = self._facts(self._role())
         with self._standbys.query(self._warnings):
             rows = catalogs.query(query, parameters.values, facts, parameters.types)
-        self._cancellation.check()
         rows = replace(rows, notices=self._telling)
+        if self._standbys.wrote:  # it is too late to cancel what has been committed
+            return rows
+        self._cancellation.check()
         return replace(rows, rows=self._cancellation.drawn(rows.rows))
 
     def _warned(self) -> Sequence[Notice]:
@@ -443,15 +470,17 @@ class SessionRunner:
             self._notify = self._warnings.append
 
     def _prepare_query(self, statement: PrepareQuery) -> Done:
-        """Run PREPARE (PrepareQuery)."""
+        """Run PREPARE (PrepareQuery). Rights are checked when the query runs."""
         types = [find_type(name)[0] for name in statement.types]
-        description = self._described(statement.query, types)
+        description = self._described(
+            statement.query, types, replace(self._role(), superuser=True)
+        )
         if statement.name in self.prepared:
             raise DuplicatePreparedStatement(
                 f'prepared statement "{statement.name}" already exists'
             )
         query = QueryStatement(statement.query)
-        self.prepared[statement.name] = Prepared(statement.name, description, query)
+        self.prepared[statement.name] = Prepared(self._source, description, query)
         return Done("PREPARE")
 
     def _prepared_query(self, name: str) -> Prepared:
@@ -471,27 +500,41 @@ class SessionRunner:
                 detail=f"Expected {len(expected)} parameters but got {len(given)}.",
             )
         self._learn_types()
-        targets = (
-            ResTarget(TypeCast(argument, TypeName((types()[oid].name,))))
-            for argument, oid in zip(given, expected, strict=True)
-        )
-        (values,) = self._query(SelectStmt(targets=tuple(targets)), BoundValues()).rows
+        (values,) = self._query(execute_parameters(given, expected), BoundValues()).rows
         return values
+
+    def _check_end(self, statement: ExecuteQuery) -> None:
+        """Refuse prepared statements that execute one another for ever: Parse may have given them
+        EXECUTE. Raises PenstockError (54001)."""
+        names: set[str] = set()
+        following: Statement | None = statement
+        while isinstance(following, ExecuteQuery):
+            if following.name in names:
+                raise too_deep()
+            names.add(following.name)
+            following = self._prepared_query(following.name).statement
 
     def _lock(self, relations: Iterable[RangeVar]) -> None:
         """Check a lock's tables and the rights to them (LockTableCommand). Nothing conflicts with
         ACCESS SHARE: queries read versions."""
-        self._block.inside("LOCK TABLE")
+        if not self._one_transaction:
+            self._block.inside("LOCK TABLE")
         for relation in relations:
-            self._described(SelectStmt((ResTarget(Star()),), (RangeTable(relation),)), ())
+            query = SelectStmt((ResTarget(Star()),), (RangeTable(relation),))
+            self._described(query, (), self._role())
 
     def _deallocate(self, name: str | None) -> Done:
         if name is None:
-            self.prepared.clear()
+            self._drop_prepared()
             return Done("DEALLOCATE ALL")
         self._prepared_query(name)
         del self.prepared[name]
         return Done("DEALLOCATE")
+
+    def _drop_prepared(self) -> None:
+        """Drop all prepared statements that have a name (DropAllPreparedStatements)."""
+        for name in filter(None, tuple(self.prepared)):
+            del self.prepared[name]
 
     def _require_database(self) -> None:
         if not self._context.parameters.database:
@@ -525,7 +568,7 @@ class SessionRunner:
             set_config=self._variables.set_config,
             notify=lambda notice: self._notify(notice),
             cancelled=self._cancellation.requested,
-            wrote=self._standbys.wrote,
+            wrote=self._standbys.note_write,
             emit=self._emit if self._block.open else None,
             check_no_writes=self._block.check_no_writes,
             sequences=self._sequences,
@@ -711,6 +754,7 @@ class Transactions:
             yield from self._block.begin(statement.modes)
             yield Done(statement.kind.value)
             return
+        self._cancellation.stop_timer()  # a commit has no timeout (finish_xact_command)
         tag, warnings = self._run(statement, role)
         yield from warnings
         yield Done(tag)
@@ -937,7 +981,8 @@ class StandbyWait:
         self._services = services
         self._mode = mode
         self._cancellation = cancellation
-        self._wrote = False
+        self.wrote = False
+        """True if the last query has committed something."""
 
     def before(self, statement: Statement) -> Before | None:
         """Return the end of the node's log before a statement; None if the statement changes
@@ -946,17 +991,17 @@ class StandbyWait:
             return None
         return self.now()
 
-    def wrote(self) -> None:
+    def note_write(self) -> None:
         """Note that the running query has committed something."""
-        self._wrote = True
+        self.wrote = True
 
     @contextmanager
     def query(self, warnings: list[Notice]) -> Iterator[None]:
         """Run a query in the ``with`` block, and then wait if the query has committed something.
         Add a warning to ``warnings`` if the wait is cancelled."""
-        self._wrote, before = False, self.now()
+        self.wrote, before = False, self.now()
         yield
-        if self._wrote:
+        if self.wrote:
             warnings += self.after(before)
 
     def now(self) -> Before | None:
@@ -967,10 +1012,12 @@ class StandbyWait:
         return Before(self._services.sequencer.position().lsn, mode)
 
     def after(self, before: Before | None) -> Iterator[Notice]:
-        """Wait until standbys have everything up to the present end of the node's log."""
+        """Wait until standbys have everything up to the present end of the node's log. This takes
+        as long as it takes: a commit has no timeout (finish_xact_command)."""
         if before is None:
             return
         services, cancellation = self._services, self._cancellation
+        cancellation.stop_timer()
         end = services.sequencer.position().lsn
         if end <= before.lsn or services.sync_rep.wait(end, before.mode, cancellation.requested):
             return

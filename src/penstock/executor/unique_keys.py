@@ -168,7 +168,7 @@ class LeafKeys:
                 continue
             columns = ", ".join(map(quoted, names))
             turn = quoted(_ORDER)
-            with lent() as duck:
+            with lent(change=True) as duck:
                 read_into(duck, "new_keys", schema, _batches(itertools.chain(begin, parts), schema))
                 try:
                     twice = duck.execute(

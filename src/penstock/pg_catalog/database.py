@@ -388,12 +388,6 @@ class CatalogDatabase:
             self._instance = self._connections.take()
             self._connection = self._instance.connection
             self._memory_bytes = self._memory.enter_context(MEMORY.lend(self._connection))
-            for name, function in self._internal.items():
-                self._register(name, function)
-        for table in sorted(translation.tables - self._loaded):
-            self._load(table)
-        for name in sorted(translation.functions - self._registered):
-            self._register(name, self._functions[name])
         self._errors.clear()
         self._instance.budget.reset()
         longest_s = _FOR_EVER if translation.sources else _LONGEST_S
@@ -401,6 +395,7 @@ class CatalogDatabase:
         watch.start()
         sources: list[RowStream] = []
         try:
+            self._fill(translation)
             for source in translation.sources:
                 (arguments,) = self._execute(source.arguments, values).fetchall()
                 sources.append(self._open_rows[source.function](*arguments))
@@ -453,6 +448,13 @@ class CatalogDatabase:
             return InvalidTextRepresentation("invalid input syntax")
         log.debug("catalog query failed in DuckDB: %s", error)
         return FeatureNotSupported("this query of the catalogs is not supported")
+
+    def _fill(self, translation: Translation) -> None:
+        """Load the tables that a query reads, and register its functions."""
+        for table in sorted(translation.tables - self._loaded):
+            self._load(table)
+        for name in sorted((translation.functions | self._internal.keys()) - self._registered):
+            self._register(name, self._internal.get(name) or self._functions[name])
 
     def _load(self, table: str) -> None:
         rows = table_rows(table, self._catalogs[table], self._snapshot, self._session)
@@ -595,6 +597,8 @@ def parameter_value(value: bytes | None, oid: int) -> Any:
     if value is None:
         return None
     text = value.decode()
+    if oid not in types():  # an enum, or an array of it
+        return list(split_array(text)) if known_types()[oid].element else text
     kind = types()[oid]
     if kind.element and element_type(kind.name) is not None and not kind.is_vector:
         return [

@@ -480,7 +480,7 @@ class NameFunctions:
         self._facts = facts
         self._schemas = schema_oids(snapshot)
         self._schema_names = {oid: name for name, oid in self._schemas.items()}
-        roles = (*snapshot.all_roles, DATABASE_OWNER)
+        roles = snapshot.all_roles
         self._roles = {role.oid: role.name for role in roles}
         self._indexes = {index.oid: index for t in snapshot.tables for index in indexes(t)}
         self._constraints = {i.constraint_oid: i for i in self._indexes.values() if i.constraint}

@@ -25,13 +25,7 @@ from penstock.lsn import Lsn
 from penstock.pg_catalog import relation_rows
 from penstock.pg_catalog.relation_rows import Row
 from penstock.pg_catalog.relations import relation_oids, schema_oids
-from penstock.pg_catalog.snapshot import (
-    DATABASE_OWNER,
-    NODE_OWNER,
-    CatalogSnapshot,
-    CatalogTable,
-    SessionFacts,
-)
+from penstock.pg_catalog.snapshot import NODE_OWNER, CatalogSnapshot, CatalogTable, SessionFacts
 from penstock.publication.members import Members
 from penstock.publication.relation_sync import columns_without_list, publication_tables
 from penstock.sql.to_duckdb.catalog_lowering import held_as
@@ -339,13 +333,13 @@ def _role(role: Role) -> Row:
 
 def pg_authid(snapshot: CatalogSnapshot) -> Iterator[Row]:
     """Yield roles with the verifiers of their passwords."""
-    for role in (*snapshot.all_roles, DATABASE_OWNER):
+    for role in snapshot.all_roles:
         yield _role(role) | {"rolpassword": role.verifier}
 
 
 def pg_roles(snapshot: CatalogSnapshot) -> Iterator[Row]:
     """Yield roles without passwords."""
-    for role in (*snapshot.all_roles, DATABASE_OWNER):
+    for role in snapshot.all_roles:
         yield _role(role) | {"rolpassword": HIDDEN}
 
 

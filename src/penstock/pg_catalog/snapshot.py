@@ -29,7 +29,7 @@ NODE_OWNER: Final = 10
 pg_authid.dat)."""
 
 DATABASE_OWNER: Final = Role(6171, "pg_database_owner")
-"""PostgreSQL's role that owns schema public. It is in pg_roles so that pg_dump finds its name."""
+"""PostgreSQL's role that owns schema public."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,11 @@ class CatalogSnapshot:
 
     @cached_property
     def all_roles(self) -> tuple[Role, ...]:
-        """The roles, including the node's own."""
+        """The roles, including the node's own and PostgreSQL's."""
         if any(role.oid == NODE_OWNER for role in self.roles):
-            return self.roles
+            return (*self.roles, DATABASE_OWNER)
         own = Role(NODE_OWNER, self.owner, superuser=True, login=True, replication=True)
-        return (own, *self.roles)
+        return (own, *self.roles, DATABASE_OWNER)
 
     @cached_property
     def table_by_oid(self) -> Mapping[int, CatalogTable]:

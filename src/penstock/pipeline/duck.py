@@ -115,16 +115,16 @@ os.register_at_fork(
 
 
 @contextmanager
-def lent() -> Iterator[duckdb.DuckDBPyConnection]:
+def lent(*, change: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
     """Lend an empty connection to a statement, if possible an idle one, with a share of
-    ``query_mem``. Borrowers must leave nothing in it. After an error it is closed. Raises
-    OutOfMemory (53200)."""
+    ``query_mem``, as ``QueryMemory.lend``. Borrowers must leave nothing in it. After an error it is
+    closed. Raises OutOfMemory (53200)."""
     try:
         duck = _idle.pop()
     except IndexError:
         duck = connect()
     try:
-        with MEMORY.lend(duck) as size:
+        with MEMORY.lend(duck, change=change) as size:
             try:
                 yield duck
             except duckdb.OutOfMemoryException:

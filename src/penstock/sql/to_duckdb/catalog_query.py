@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
+from penstock.identifiers import NAMEDATALEN
 from penstock.pgtypes.pg_type import (
     BYTEA,
     FLOATS,
@@ -184,8 +185,9 @@ class CatalogCompiler(QueryCompiler):
             case SubscriptingRef(array=of, index=index):
                 list_ = self.value(of)
                 if of.type in (NAME, TEXT):
-                    letter = f"substr({list_.sql}, {self.value(index).sql} + 1, 1)"
-                    return Value(letter, node.type)
+                    at = self.value(index).sql
+                    letter = f"substr({list_.sql}, {at} + 1, 1)"
+                    return Value(f"CASE WHEN {at} BETWEEN 0 AND {NAMEDATALEN - 1} THEN {letter} END", node.type)
                 sql = f"list_extract({list_.sql}, {self.value(index).sql})"
                 return Value(sql, node.type, list_.shape)
             case FieldSelect(argument=argument, name=name):

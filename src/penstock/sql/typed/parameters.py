@@ -11,24 +11,34 @@ from contextlib import suppress
 from typing import TypeVar
 
 from penstock.attribute import Attribute
-from penstock.errors import PenstockError
+from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pgtypes.pg_type import TEXT
+from penstock.sql import builtin
+from penstock.sql.builtin.type_cache import types
 from penstock.sql.grammar.parsenodes import (
+    ASubLink,
     Expression,
     InsertStmt,
     ParamRef,
     ParamValue,
     PreparableStmt,
     RangeVar,
+    ResTarget,
     SelectStmt,
+    TypeCast,
+    TypeName,
     mutated,
     nodes_of,
 )
 from penstock.sql.text.limits import MAX_PARAMETERS, limited_depth
+from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.change_analysis import analyze_change, analyze_insert
-from penstock.sql.typed.scope import Surroundings
-from penstock.sql.typed.select_analysis import analyze_select
-from penstock.sqlstate import UndefinedParameter, UndefinedTable
+from penstock.sql.typed.coercion import to_target
+from penstock.sql.typed.primnodes import Form, Node
+from penstock.sql.typed.query_expression import QueryExpressions
+from penstock.sql.typed.scope import Scope, Surroundings
+from penstock.sql.typed.select_analysis import SelectAnalysis, analyze_select
+from penstock.sqlstate import DatatypeMismatch, UndefinedParameter, UndefinedTable
 
 _Stmt = TypeVar("_Stmt", SelectStmt, PreparableStmt)
 
@@ -73,6 +83,46 @@ def parameter_types(
         with suppress(PenstockError):  # running the statement raises the error
             _analyze(query, found, columns)
     return tuple(found.get(number) or TEXT for number in range(1, count + 1))
+
+
+class _Arguments(QueryExpressions):
+    """EXPR_KIND_EXECUTE_PARAMETER"""
+
+    def transform(self, raw: Expression) -> Node:
+        """Return the typed tree of a raw one. Raises PenstockError."""
+        if isinstance(raw, ASubLink):
+            raise FeatureNotSupported("cannot use subquery in EXECUTE parameter")
+        return super().transform(raw)
+
+
+def execute_parameters(arguments: Sequence[Expression], expected: Sequence[int]) -> SelectStmt:
+    """Return the query whose one row has the values of EXECUTE's arguments, for parameters of the
+    ``expected`` types (EvaluateParams). Raises PenstockError (42804, 42803, 0A000 ...)."""
+    analysis = SelectAnalysis(_no_table)
+    known = _Arguments(Scope(), analysis.relations, "EXECUTE parameters")
+    for number, (argument, oid) in enumerate(zip(arguments, expected, strict=True), 1):
+        with limited_depth():
+            node = known.transform(argument)
+            if to_target(node, oid, -1, "a", Form.IMPLICIT) is None:
+                raise DatatypeMismatch(
+                    f"parameter ${number} of type {type_name(node.type)} cannot be coerced to the "
+                    f"expected type {type_name(oid)}",
+                    hint="You will need to rewrite or cast the expression.",
+                )
+    pairs = zip(arguments, expected, strict=True)
+    return SelectStmt(
+        targets=tuple(ResTarget(TypeCast(raw, TypeName(_names(oid)))) for raw, oid in pairs)
+    )
+
+
+def _names(oid: int) -> tuple[str, ...]:
+    """Return a type's name as ``find_type`` finds it: PostgreSQL's own have no schema."""
+    type_ = types()[oid]
+    return (type_.name,) if oid in builtin.types() else (type_.schema, type_.name)
+
+
+def _no_table(relation: RangeVar) -> tuple[Attribute, ...]:
+    raise UndefinedTable(f'relation "{relation.name}" does not exist')
 
 
 def _analyze(query: PreparableStmt, found: dict[int, int], columns: ColumnTypes) -> None:
