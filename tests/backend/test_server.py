@@ -70,6 +70,8 @@ class Runner:
         self.failures = 0
         self.prepared: dict[str, Prepared] = {}
 
+    changes_nothing = False
+
     def begin_statement(self) -> None:
         pass
 

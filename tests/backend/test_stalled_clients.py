@@ -187,3 +187,22 @@ def test_positions_beyond_all_wal_change_nothing(tmp_path: Path) -> None:
             lake.slots.confirm("s", Lsn(1 << 63))
     finally:
         lake.close()
+
+
+_ENDLESS = "SELECT count(*) FROM pg_type a, pg_type b, pg_type c, pg_type d WHERE a.oid < d.oid"
+
+
+@pytest.mark.parametrize("text", [_ENDLESS, f"SELECT 1; {_ENDLESS}", f"BEGIN; {_ENDLESS}"])
+def test_what_a_client_that_left_has_asked_for_ends(lake: LakeServer, text: str) -> None:
+    """It only reads: nobody misses it."""
+    client = lake.connect("false")
+    client.pgconn.send_query(text.encode())
+    with lake.connect("false") as other:
+        runs = (
+            "SELECT query FROM pg_stat_activity WHERE state = 'active' AND pid != pg_backend_pid()"
+        )
+        wait_until(lambda: other.execute(runs).fetchall() == [(text,)], "the statement")
+        client.pgconn.finish()
+        began = time.monotonic()
+        wait_until(lambda: lake.server.sessions == 1, "the end of the session")
+        assert time.monotonic() - began < 10, "it would take a minute"

@@ -215,6 +215,13 @@ class Backend:
             self.runner.terminate()
         self._socket.stop_reading()
 
+    def end_if_left(self) -> None:
+        """Cancel a statement that changes nothing once its client has closed the connection; called
+        from another thread. Others are carried out, as on a server."""
+        runner = self.runner
+        if runner is not None and runner.changes_nothing and self._socket.left:
+            runner.terminate()
+
     def shut_down(self) -> None:
         """End the session without an error to its client; called from another thread."""
         if self.runner is not None:

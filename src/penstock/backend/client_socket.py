@@ -119,7 +119,10 @@ class ClientSocket:
     @property
     def left(self) -> bool:
         """True if the client has closed its side, perhaps without reading the last data."""
-        return not self.stopped and self._poll(_HUNG_UP, 0.0)
+        try:
+            return not self.stopped and self._poll(_HUNG_UP, 0.0)
+        except (OSError, ValueError):  # its thread has closed it meanwhile
+            return False
 
     def begins_with_tls(self, timeout_s: float) -> bool:
         """Tell whether the client's first byte begins a TLS handshake; False if nothing comes."""

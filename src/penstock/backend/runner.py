@@ -164,6 +164,7 @@ class SessionRunner:
         self._one_transaction = False
         """True if that text is one transaction, as several statements are on a server."""
         self._warnings: list[Notice] = []
+        self._changes = False
         self._notify: Callable[[Notice], None] = self._warnings.append
         self._sequences = SessionSequences()
         self._block = TransactionBlock(services.sequencer.position, self._settings)
@@ -185,6 +186,11 @@ class SessionRunner:
 
     # StatementRunner
 
+    @property
+    def changes_nothing(self) -> bool:
+        """True while a text is parsed or a statement runs that only reads."""
+        return not self._changes
+
     def begin_statement(self) -> None:
         """Start the timer of ``statement_timeout``, unless it runs already."""
         self._cancellation.start_timer(_seconds(self._settings.show("statement_timeout")))
@@ -196,6 +202,7 @@ class SessionRunner:
     def simple(self, text: str) -> Generator[Answer, None, None]:
         """Run a query string of the simple query protocol."""
         self._cancellation.begin()
+        self._changes = self._walsender
         version = self._services.version
         if self._walsender and is_replication_command(text, version):
             yield from self._replication_command(text)
@@ -225,6 +232,7 @@ class SessionRunner:
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
         """Describe the parameters and columns of a statement."""
         self._cancellation.begin()
+        self._changes = False
         description = Description(tuple(types), None)
         if not text.strip():
             return Prepared(text, description)
@@ -315,6 +323,7 @@ class SessionRunner:
     # One statement
 
     def _run(self, statement: Statement, parameters: BoundValues) -> Iterator[Answer]:
+        self._changes = isinstance(statement, Transaction) or not reads(statement)
         yield from _notices(statement.notices)
         if statement.notices:  # commands tell them, too
             statement = replace(statement, notices=())

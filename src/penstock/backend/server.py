@@ -37,6 +37,8 @@ _TOLD_S: Final = 2.0
 _TURNED_AWAY_AT_ONCE: Final = 20
 """The number of clients beyond the limits that can get an error, or be silent, at the same time;
 for further clients the oldest silent ones are disconnected, of whom as many more can be ending."""
+_LOOK_S: Final = 0.5
+"""How often clients are looked for whose statements run, in seconds."""
 _ROOM_S: Final = 1.0
 """How long a new client waits for their end, in seconds."""
 
@@ -154,6 +156,7 @@ class Server:
         self._sockets = _listen(self._listen)
         self._acceptor = threading.Thread(target=self._accept, name="postmaster", daemon=True)
         self._acceptor.start()
+        threading.Thread(target=self._look, name="clients", daemon=True).start()
         for each in self._sockets:
             log.info("listening on %s, port %d", *each.getsockname()[:2])
 
@@ -192,6 +195,14 @@ class Server:
             while not self._stopping.is_set():
                 for key, _ in selector.select():
                     self._accept_from(key.fileobj)
+
+    def _look(self) -> None:
+        """End statements of clients that have left (client_connection_check_interval)."""
+        while not self._stopping.wait(_LOOK_S):
+            with self._lock:
+                backends = [backend for backend, _ in self._backends.values()]
+            for backend in backends:
+                backend.end_if_left()
 
     def _accept_from(self, listening: Any) -> None:
         try:

@@ -187,6 +187,10 @@ class StatementRunner(Protocol):
     def prepared(self) -> dict[str, Prepared]:
         """The prepared statements by name; "" is the unnamed one."""
 
+    @property
+    def changes_nothing(self) -> bool:
+        """Tell whether the running statement may end if its client has left."""
+
     def begin_statement(self) -> None:
         """Begin to count the time of a statement, at its first message."""
 
