@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,14 @@ class Runner:
         self.prepared: dict[str, Prepared] = {}
 
     changes_nothing = False
+
+    waits_for_turn = False
+
+    def turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def leave_turn(self) -> None:
+        pass
 
     def begin_statement(self) -> None:
         pass

@@ -261,6 +261,7 @@ class Backend:
         )
         self._shown = self._services.sessions.open(self._session_of(context))
         self.runner = self._services.open_session(context)
+        self._socket.blocked = self.runner.leave_turn
         out = last + self._session.authentication_ok()
         out += b"".join(
             parameter_status(name, value) for name, value in self._reported(parameters, role)
@@ -287,7 +288,11 @@ class Backend:
             started=now,
             state_changed=now,
         )
-        return Session(activity, self.cancel, self.terminate)
+        return Session(activity, self.cancel, self.terminate, self._look)
+
+    def _look(self, activity: Activity) -> Activity:
+        waits = self.runner is not None and self.runner.waits_for_turn
+        return replace(activity, waits_for_turn=waits)
 
     def _startup_message(self, deadline: float) -> StartupMessage | None:
         if self._options.version >= _DIRECT_TLS_SINCE and not self._direct_tls(deadline):
@@ -396,7 +401,8 @@ class Backend:
                 self._tell(event)
                 if isinstance(event, m.Query):
                     extended.simple_query()
-                    self._simple_query(event.text)
+                    with self.runner.turn():
+                        self._simple_query(event.text)
                     extended.after_statement()
                 elif not isinstance(event, m.Terminate):
                     self._extended_query(extended, event)
@@ -422,7 +428,8 @@ class Backend:
         assert self.runner is not None
         if isinstance(event, m.Parse | m.Bind | m.Describe | m.Execute):
             self.runner.begin_statement()
-        extended.handle(event)
+        with self.runner.turn() if isinstance(event, m.Parse | m.Execute) else nullcontext():
+            extended.handle(event)
         self._answered()
 
     def _next_event(self, *, ready: bool) -> Event:

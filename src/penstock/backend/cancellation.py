@@ -35,10 +35,11 @@ class Jobs(Protocol):
 
 
 class Cancellation:
-    """Cancels the statements of one session."""
+    """Cancels the statements of one session. ``pause`` is called between rows."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, pause: Callable[[], None] = lambda: None) -> None:
         self._jobs = jobs
+        self._pause = pause
         # Sessions share the Spark context, and a cancelled group stays cancelled: use new names.
         session = uuid.uuid4()
         self._groups = (f"penstock {session} {number}" for number in itertools.count())
@@ -161,6 +162,7 @@ class Cancellation:
     def _checked(self, items: Iterable[Drawn]) -> Iterator[Drawn]:
         for item in items:
             self.check()
+            self._pause()
             yield item
 
     def copied(self, chunks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
@@ -169,6 +171,7 @@ class Cancellation:
         for rows, messages in chunks:
             if rows:
                 self.check()
+                self._pause()
             yield rows, messages
 
     def check(self) -> None:

@@ -46,6 +46,8 @@ class ClientSocket:
         self.tls: Encryption | None = None
         self._cut_off = False  # True if ``send`` ended in the middle of its data
         self.stopped = self._down = False
+        self.blocked: Callable[[], None] = _do_nothing
+        """Called before ``send`` waits for the client."""
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -104,6 +106,7 @@ class ClientSocket:
             blocked = blocked or now
             if self.stopped:
                 raise ConnectionFailure("terminating connection: the client does not read")
+            self.blocked()
             if waiting is not None:
                 self._poll(ready | select.POLLIN, _TICK_S)
                 waiting()
@@ -178,6 +181,10 @@ class ClientSocket:
         poll = select.poll()
         poll.register(self._socket, events)
         return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _broken(error: Exception) -> ConnectionFailure:

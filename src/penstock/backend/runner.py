@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, TypeGuard
@@ -26,6 +26,7 @@ from penstock.backend.replication import ReplicationCommands
 from penstock.backend.services import SessionServices
 from penstock.backend.session_settings import SessionSettings
 from penstock.backend.transaction_block import TransactionBlock
+from penstock.backend.turns import Turn
 from penstock.catalog import Role, SessionSequences
 from penstock.errors import (
     ConnectionFailure,
@@ -151,7 +152,8 @@ class SessionRunner:
     def __init__(self, context: SessionContext, services: SessionServices) -> None:
         self._context = context
         self._services = services
-        self._cancellation = Cancellation(services.jobs)
+        self._turn = Turn(services.turns)
+        self._cancellation = Cancellation(services.jobs, self._turn.share)
         self._walsender = context.parameters.replication is not ReplicationMode.NONE
         own = {"is_superuser": "on" if context.role.superuser else "off"}
         node, given = ChainMap(own, services.settings), context.parameters.settings
@@ -175,7 +177,10 @@ class SessionRunner:
         )
         self._commands = NodeCommands(services, self._block, self._cancellation)
         self._standbys = StandbyWait(
-            services, lambda: self._settings.show("synchronous_commit"), self._cancellation
+            services,
+            lambda: self._settings.show("synchronous_commit"),
+            self._cancellation,
+            self._turn,
         )
         self._transactions = Transactions(
             services, self._block, self._commands, self._cancellation, self._standbys
@@ -190,6 +195,25 @@ class SessionRunner:
     def changes_nothing(self) -> bool:
         """True while a text is parsed or a statement runs that only reads."""
         return not self._changes
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Wait for the session's turn, and have it in the ``with`` block. Superusers and replication
+        connections do not wait."""
+        role = self._role()
+        if role.superuser or self._walsender:
+            return nullcontext()
+        self._cancellation.begin()
+        self.begin_statement()
+        return self._turn.of(role.oid, self._cancellation.check)
+
+    def leave_turn(self) -> None:
+        """Let others have the turn while the session waits for its client."""
+        self._turn.leave()
+
+    @property
+    def waits_for_turn(self) -> bool:
+        """True while the session waits for its turn."""
+        return self._turn.waits
 
     def begin_statement(self) -> None:
         """Start the timer of ``statement_timeout``, unless it runs already."""
@@ -216,6 +240,7 @@ class SessionRunner:
                 yield Empty()
             self._source, self._one_transaction = text, len(statements) > 1
             for statement in statements:
+                self._turn.share()
                 self.begin_statement()
                 yield from self._run(statement, BoundValues())
                 self.end_statement()
@@ -985,10 +1010,15 @@ class StandbyWait:
     """Waits for standbys, for one session. ``mode`` returns its present synchronous_commit."""
 
     def __init__(
-        self, services: SessionServices, mode: Callable[[], str], cancellation: Cancellation
+        self,
+        services: SessionServices,
+        mode: Callable[[], str],
+        cancellation: Cancellation,
+        turn: Turn,
     ) -> None:
         self._services = services
         self._mode = mode
+        self._turn = turn
         self._cancellation = cancellation
         self.wrote = False
         """True if the last query has committed something."""
@@ -1027,6 +1057,7 @@ class StandbyWait:
             return
         services, cancellation = self._services, self._cancellation
         cancellation.stop_timer()
+        self._turn.leave()
         end = services.sequencer.position().lsn
         if end <= before.lsn or services.sync_rep.wait(end, before.mode, cancellation.requested):
             return

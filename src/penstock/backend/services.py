@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeGuard
 
 from penstock.backend.cancellation import Jobs
+from penstock.backend.turns import Turns
 from penstock.catalog import Catalog, Role
 from penstock.errors import PenstockError
 from penstock.executor.block import LakeBlock
@@ -176,6 +177,8 @@ class SessionServices:
     sessions: Sessions = field(default_factory=Sessions)
     sync_rep: SyncRep = field(default_factory=lambda: SyncRep(Senders(), lambda: ""))
     """Synchronous replication; by default no commit waits."""
+    turns: Turns = field(default_factory=lambda: Turns(0))
+    """The turns of roles; by default nobody waits."""
 
     def within(self, block: LakeBlock | None) -> SessionServices:
         """Return services that also see the block's own tables, for its next statement."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import ssl
 import threading
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from penstock.backend.runner import SessionRunner
 from penstock.backend.server import ListenOptions, Server
 from penstock.backend.services import SessionServices, shown_text
 from penstock.backend.startup_report import ALWAYS_REPORTED
+from penstock.backend.turns import Turns
 from penstock.catalog import Catalog, Role
 from penstock.errors import ConfigurationError
 from penstock.executor.lake import SparkLake
@@ -45,6 +47,9 @@ log = logging.getLogger(__name__)
 
 DATABASE_OID: Final = 16384
 """The first oid that a new cluster gives out (FirstNormalObjectId): there is one database."""
+_FEWEST_TURNS: Final = 2
+"""The statements of a role that run at once on a machine with one core: a short one goes on beside
+a long one."""
 _ALPN: Final = "postgresql"
 """The protocol's name in a TLS handshake (PG_ALPN_PROTOCOL)."""
 
@@ -93,6 +98,7 @@ class ServingNode:
         self.max_wal_senders = now.max_wal_senders
         self.max_replication_slots = now.max_replication_slots
         MEMORY.limit = now.query_mem
+        self._turns = Turns(_at_once(now))
         self._services = self._session_services(spark, warehouse)
         self._options = self._backend_options(server_tls(folder, now))
         self._server = Server(
@@ -154,6 +160,7 @@ class ServingNode:
             self._shown.update(_settings(now))
             self._thread.interval_s = now.sequencer_interval
             MEMORY.limit = now.query_mem
+            self._turns.most = _at_once(now)
             self._retention.max_keep_age_s = now.max_slot_keep_age
             self.sync_rep.tell()
 
@@ -219,6 +226,7 @@ class ServingNode:
             reading=self.reading,
             sessions=self.sessions,
             sync_rep=self.sync_rep,
+            turns=self._turns,
         )
 
     def _backend_options(self, tls: ssl.SSLContext | None) -> BackendOptions:
@@ -242,6 +250,12 @@ class ServingNode:
 
     def _open_session(self, context: SessionContext) -> StatementRunner:
         return SessionRunner(context, self._services)
+
+
+def _at_once(parameters: Parameters) -> int:
+    """Return how many statements of a role run at once; 0: no limit."""
+    said = parameters.max_running_statements
+    return said if said >= 0 else max(_FEWEST_TURNS, os.cpu_count() or 1)
 
 
 def _listen_options(parameters: Parameters) -> ListenOptions:

@@ -850,6 +850,8 @@ def _may_see(role: int, facts: SessionFacts) -> bool:
 def _activity(session: Activity, version: int) -> Row:
     waits = session.state is not None and session.state.startswith(IDLE)
     kind, event = _WAITS.get(session.backend_type, ("Client", "ClientRead"))
+    if session.waits_for_turn:
+        waits, kind, event = True, "Extension", "PenstockTurn"
     untyped = session.backend_type in _WORKERS and version < _TYPED_SINCE
     return {
         **_connection(session),

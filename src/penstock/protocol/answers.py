@@ -191,6 +191,16 @@ class StatementRunner(Protocol):
     def changes_nothing(self) -> bool:
         """Tell whether the running statement may end if its client has left."""
 
+    def turn(self) -> AbstractContextManager[None]:
+        """Have the session's turn in the ``with`` block; wait for it before."""
+
+    def leave_turn(self) -> None:
+        """Let others have it while the session waits for its client."""
+
+    @property
+    def waits_for_turn(self) -> bool:
+        """Tell whether the session waits for its turn. Any thread may ask."""
+
     def begin_statement(self) -> None:
         """Begin to count the time of a statement, at its first message."""
 

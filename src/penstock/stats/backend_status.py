@@ -61,6 +61,7 @@ class Activity:
     ``query`` is the running query, or the last query. ``role`` and ``subscription`` are oids;
     ``tables`` are the tables that a worker copies. ``database`` is "" for a physical walsender.
     ``address`` and ``port`` are None for a worker, ``state`` is None until a worker has a stream.
+    ``waits_for_turn``: the statement waits because others of its role run.
     """
 
     pid: int
@@ -79,6 +80,7 @@ class Activity:
     transaction_started: float | None = None
     subscription: int | None = None
     tables: tuple[TableName, ...] = ()
+    waits_for_turn: bool = False
 
 
 @dataclass(slots=True)
