@@ -11,11 +11,12 @@ import psycopg
 import pytest
 
 from fix_postgres import Database
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pgtypes.type_names import resolve
 from penstock.sql import CreateTable
 from penstock.sql.grammar.parser import parse
-from penstock.sql.typed.column_default import check_default, coerced_default
+from penstock.sql.typed.column_default import check_default, coerced_default, shown_default
 
 pytestmark = pytest.mark.postgres
 
@@ -81,6 +82,50 @@ def test_defaults_have_the_types_and_values_of_a_server(
     others = {default for type_, default in refused if type_ not in _UNREAD}
     assert others == _UNREAD_TEXTS, sorted(refused)
     assert same > 2000
+
+
+def test_defaults_are_shown_as_by_a_server(server: psycopg.Connection[Any]) -> None:
+    """What pg_get_expr prints of every default that the node accepts."""
+    wrong, same = [], 0
+    for type_ in _TYPES:
+        for default in _DEFAULTS:
+            column = _column(type_, default)
+            wanted = _shown(server, type_, default)
+            if column is None or wanted is None:
+                continue
+            found = shown_default(column)
+            if found != wanted:
+                wrong.append(f"{type_} DEFAULT {default}\n  {wanted}\n  {found}")
+            same += found == wanted
+    assert not wrong, "\n".join(wrong)
+    assert same > 1000
+
+
+def _column(type_: str, default: str) -> Attribute | None:
+    """A column with its default; None: the node does not take it."""
+    statement = parse(f"CREATE TABLE t (c {type_} DEFAULT {default})")
+    assert isinstance(statement, CreateTable)
+    (column,) = statement.columns
+    if column.default is None:
+        return None
+    oid, typmod = resolve(column.type.name, column.type.modifiers, array=column.type.array)
+    try:
+        check_default("c", column.default, oid, typmod)
+    except PenstockError:
+        return None
+    return Attribute("c", oid, typmod, default=column.default)
+
+
+def _shown(session: psycopg.Connection[Any], type_: str, default: str) -> str | None:
+    try:
+        with session.transaction(force_rollback=True):
+            session.execute(f"CREATE TEMP TABLE t (c {type_} DEFAULT {default})")
+            ((text,),) = session.execute(
+                "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 't'::regclass"
+            ).fetchall()
+            return str(text)
+    except psycopg.Error:
+        return None
 
 
 def _ours(type_: str, default: str, now: datetime) -> Outcome | None:

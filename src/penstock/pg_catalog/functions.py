@@ -451,6 +451,7 @@ class SessionFunctions:
 
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _LIMIT: Final = 10 * 1024
+_OF_TYPE: Final = re.compile(r"('(?:[^']|'')*')::([0-9]+)")
 _OF_SEQUENCE: Final = re.compile(r"nextval\(([0-9]+)\)")
 """The default of a serial column in the form that the catalogs keep."""
 
@@ -701,6 +702,9 @@ class RelationFunctions(NameFunctions):
         if sequence is not None:
             name = simple_quote_literal(self.regclassout(int(sequence[1])))
             return f"nextval({name}::regclass)"
+        labelled = _OF_TYPE.fullmatch(node)
+        if labelled is not None:
+            return f"{labelled[1]}::{self._type_name(int(labelled[2]), None)}"
         return without_parentheses(node) if pretty else node
 
     def pg_relation_is_publishable(self, oid: int) -> bool | None:

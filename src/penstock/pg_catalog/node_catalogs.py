@@ -15,6 +15,7 @@ from penstock import pg_catalog
 from penstock.attribute import TupleDesc
 from penstock.catalog import Catalog, LakeTable, Sequenced, TableVerification
 from penstock.catalog import Sequence as LakeSequence
+from penstock.civil import print_interval
 from penstock.errors import (
     FeatureNotSupported,
     InsufficientPrivilege,
@@ -51,6 +52,7 @@ from penstock.protocol.answers import ColumnRows, Description, Rows
 from penstock.relation import TableName
 from penstock.sql.grammar.parsenodes import PreparableStmt, SelectStmt
 from penstock.sql.to_duckdb.catalog_functions import CatalogFunction, TableFunction
+from penstock.sql.typed.column_default import shown_default
 from penstock.sqlstate import QueryCanceled, ReadOnlySqlTransaction, UndefinedTable
 from penstock.stats.backend_status import IDLE, Activity, BackendType, Session, Sessions
 from penstock.walsender.commits import newest_version
@@ -134,9 +136,8 @@ def _columns(state: TableState) -> _Columns:
     """Return the columns of a version. A table with structs or maps is known, but has no columns to
     publish."""
     try:
-        return _Columns(
-            TupleDesc(replace(table_column(column), default=None) for column in columns_of(state))
-        )
+        columns = map(table_column, columns_of(state))
+        return _Columns(TupleDesc(replace(c, default=shown_default(c)) for c in columns))
     except FeatureNotSupported as error:
         return _Columns(TupleDesc(), error.message)
 
@@ -890,6 +891,10 @@ def _connection(session: Activity | Sender) -> Row:
     }
 
 
+def _interval(seconds: float | None) -> str | None:
+    return None if seconds is None else print_interval(0, 0, round(seconds * _SECOND))
+
+
 def _progress(sender: Sender, sync: SyncState) -> Row:
     """Return the columns that pg_stat_get_wal_senders shows to pg_read_all_stats."""
     state = sender.state
@@ -899,6 +904,9 @@ def _progress(sender: Sender, sync: SyncState) -> Row:
         "write_lsn": state.write,
         "flush_lsn": state.flush,
         "replay_lsn": state.apply,
+        "write_lag": _interval(state.lags.write),
+        "flush_lag": _interval(state.lags.flush),
+        "replay_lag": _interval(state.lags.replay),
         "sync_priority": sync.priority,
         "sync_state": sync.state,
         "reply_time": None if state.reply_time is None else state.reply_time / _SECOND,

@@ -9,6 +9,7 @@ the transaction's position. The position that the client has flushed is confirme
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -35,10 +36,77 @@ TICK_S: Final = 0.05
 """The longest wait for something to send, in seconds, and so the longest delay of an answer."""
 
 
+# How long the client takes (walsender.c, LagTrackerWrite and LagTrackerRead).
+#
+# A sample is a position in the log and the time at which it was sent. When the client reports that
+# it has written, flushed or applied that position, the lag is the time since then. A client that
+# has replied twice that it has applied everything waits for nothing: then there is no lag to show.
+
+_INTERVAL_S: Final = 1.0
+"""The least time between two samples (WALSND_LOGICAL_LAG_TRACK_INTERVAL_MS)."""
+_SAMPLES: Final = 8192
+"""The most samples of a client that does not reply (LAG_TRACKER_BUFFER_SIZE)."""
+_HEADS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Lags:
+    """The lags in seconds, None if unknown."""
+
+    write: float | None = None
+    flush: float | None = None
+    replay: float | None = None
+
+
+class LagTracker:
+    """The lags of one stream. Times are those of a monotonic clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._samples = tuple(deque[tuple[Lsn, float]](maxlen=_SAMPLES) for _ in range(_HEADS))
+        self._last: tuple[Lsn, float] | None = None
+        self._applied_all = False
+        self.lags = Lags()
+
+    def sent(self, lsn: Lsn, now: float) -> None:
+        """Take a sample of the position just sent."""
+        if self._last is not None and (lsn <= self._last[0] or now - self._last[1] < _INTERVAL_S):
+            return
+        self._last = lsn, now
+        for samples in self._samples:
+            samples.append((lsn, now))
+
+    def reply(self, write: Lsn, flush: Lsn, apply: Lsn, sent: Lsn, now: float) -> None:
+        """Take the positions of a reply; ``sent``: what has been sent so far
+        (ProcessStandbyReplyMessage)."""
+        found = [
+            _read(samples, lsn, now)
+            for samples, lsn in zip(self._samples, (write, flush, apply), strict=True)
+        ]
+        idle = self._applied_all and apply == sent
+        self._applied_all = apply == sent
+        known = (self.lags.write, self.lags.flush, self.lags.replay)
+        self.lags = Lags(
+            *(
+                old if new is None and not idle else new
+                for old, new in zip(known, found, strict=True)
+            )
+        )
+
+
+def _read(samples: deque[tuple[Lsn, float]], lsn: Lsn, now: float) -> float | None:
+    """Return the time since the newest sample up to ``lsn`` was sent; None if there is no new
+    one."""
+    time = None
+    while samples and samples[0][0] <= lsn:
+        _, time = samples.popleft()
+    return None if time is None else now - time
+
+
 @dataclass(slots=True)
 class SenderState:
     """The state of one stream for the statistics; only its thread writes it. ``reply_time``: when
-    the client has sent its latest reply, in microseconds since the Unix epoch."""
+    the client has sent its latest reply, in microseconds since the Unix epoch. ``lags``: how long
+    the client takes."""
 
     slot: str
     sent: Lsn
@@ -46,6 +114,7 @@ class SenderState:
     flush: Lsn | None = None
     apply: Lsn | None = None
     reply_time: int | None = None
+    lags: Lags = Lags()
 
 
 class _ClientDone(Exception):
@@ -89,6 +158,7 @@ class Stream:
         self._confirmed = Lsn(0)
         self._told: Lsn | None = None
         self._listened = time.monotonic()
+        self._lag = LagTracker()
         context.tell_progress = self._progress
         context.warn = self._warn
 
@@ -127,6 +197,7 @@ class Stream:
         if self._wrote:
             failpoint(AFTER_COMMIT_SENT)
         self.state.sent = begun.transaction.end
+        self._lag.sent(self.state.sent, time.monotonic())
 
     def _changes(self, begun: TransactionBegin) -> Iterator[Decoded]:
         """Yield the feed's changes of the transaction that has begun."""
@@ -220,6 +291,8 @@ class Stream:
         state.write, state.flush, state.apply = (
             min(at, state.sent) for at in (update.write, update.flush, update.apply)
         )
+        self._lag.reply(state.write, state.flush, state.apply, state.sent, time.monotonic())
+        state.lags = self._lag.lags
         # A client knows later positions only from keepalives, never beyond what was sent.
         flush = min(update.flush, state.sent)
         if flush > self._confirmed:

@@ -278,12 +278,13 @@ def _references(raw: RawNode) -> RangeVar:
 # Read DEFAULT: a constant, kept as text, or the current time.
 
 NOW: Final = "now()"
+CURRENT_TIMESTAMP: Final = "CURRENT_TIMESTAMP"
 CURRENT_DATE: Final = "CURRENT_DATE"
 LOCALTIMESTAMP: Final = "LOCALTIMESTAMP"
-TIMES: Final = frozenset({NOW, CURRENT_DATE, LOCALTIMESTAMP})
+TIMES: Final = frozenset({NOW, CURRENT_TIMESTAMP, CURRENT_DATE, LOCALTIMESTAMP})
 """Defaults that are not constants: the time of the transaction that writes rows."""
 _TIME_OF: Final = {
-    "SVFOP_CURRENT_TIMESTAMP": NOW,
+    "SVFOP_CURRENT_TIMESTAMP": CURRENT_TIMESTAMP,
     "SVFOP_CURRENT_DATE": CURRENT_DATE,
     "SVFOP_LOCALTIMESTAMP": LOCALTIMESTAMP,
 }
@@ -320,7 +321,7 @@ def default_text(default: str, now: datetime | None = None) -> str:
     if default in TIMES and now is not None:
         if default == CURRENT_DATE:
             return now.date().isoformat()
-        zone = default == NOW
+        zone = default in (NOW, CURRENT_TIMESTAMP)
         at = now if zone else now.replace(tzinfo=None)
         return read_timestamp(at.isoformat(sep=" "), zone=zone)
     if default in BOOLEANS:

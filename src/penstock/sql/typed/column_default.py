@@ -11,6 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, PenstockError
 from penstock.pgtypes.pg_type import (
     BOOL,
@@ -30,17 +31,22 @@ from penstock.pgtypes.pg_type import (
     UNKNOWN,
     VARCHAR,
 )
+from penstock.pgtypes.pg_type import types as builtin_types
 from penstock.sql.builtin.type_cache import types
 from penstock.sql.grammar.column import (
     BOOLEANS,
     CURRENT_DATE,
+    CURRENT_TIMESTAMP,
     LOCALTIMESTAMP,
+    NEXTVAL,
     NOW,
+    TIMES,
     default_text,
 )
 from penstock.sql.text.array_literals import join_array, split_array
 from penstock.sql.text.quoting import type_name
 from penstock.sql.typed.coercion import element, to_target
+from penstock.sql.typed.deparse import deparse
 from penstock.sql.typed.expression_analysis import number
 from penstock.sql.typed.input_functions import fitted, rounded
 from penstock.sql.typed.literals import canonical
@@ -60,7 +66,12 @@ _DATATYPE_MISMATCH: Final = "42804"
 _STRINGS: Final = frozenset({TEXT, BPCHAR, VARCHAR})
 _BITS: Final = {INT2: 16, INT4: 32, INT8: 64}
 _OIDS: Final = 1 << 32
-_TIME_TYPES: Final = {NOW: TIMESTAMPTZ, CURRENT_DATE: DATE, LOCALTIMESTAMP: TIMESTAMP}
+_TIME_TYPES: Final = {
+    NOW: TIMESTAMPTZ,
+    CURRENT_TIMESTAMP: TIMESTAMPTZ,
+    CURRENT_DATE: DATE,
+    LOCALTIMESTAMP: TIMESTAMP,
+}
 _WORDS: Final = {"t": "true", "f": "false"}
 
 
@@ -71,6 +82,22 @@ def check_default(column: str, default: str, type_oid: int, typmod: int) -> None
     supported.
     """
     _cooked(column, default, type_oid, typmod, None)
+
+
+def shown_default(column: Attribute) -> str | None:
+    """Return the default as pg_get_expr prints it; None if a sequence gives it. The type of an enum
+    column, whose name depends on the search path, is left as its oid: ``'ok'::16385``."""
+    default, type_oid = column.default, column.type_oid
+    if default is None or default == NEXTVAL:
+        return None
+    if default in TIMES:
+        return default
+    if type_oid not in builtin_types():
+        return f"{default}::{type_oid}"
+    try:
+        return deparse(_cooked(column.name, default, type_oid, column.typmod, None))
+    except PenstockError:  # a type whose literals the node does not read
+        return default
 
 
 def coerced_default(
