@@ -144,6 +144,22 @@ def test_a_dump_restores(
             psql(database.conninfo, _DROPPED)
 
 
+def test_a_dump_by_several_jobs_restores(
+    dumped: LakeNode, database_on: Callable[..., Database], tmp_path: Path
+) -> None:
+    """Each job imports the snapshot of the first one."""
+    folder, target = str(tmp_path / "dump"), database_on(18)
+    _run("pg_dump", "-Fd", "--jobs", "3", "-f", folder, "-d", dumped.conninfo("postgres"))
+    try:
+        target.execute("CREATE ROLE dumped_reader")
+        _run("pg_restore", "--exit-on-error", "--jobs", "2", "-d", target.conninfo, folder)
+        for table in ("dumped_goods", "dumped_stock", "dumped_serial", "dumped_orders"):
+            query = f"SELECT * FROM {table} ORDER BY 1, 2"
+            assert target.rows(query) == dumped.rows(query)
+    finally:
+        psql(target.conninfo, _DROPPED)
+
+
 def test_globals_are_those_of_a_server(twin: Pair) -> None:
     options = ("--globals-only", "--no-role-passwords")
     wanted = _run("pg_dumpall", *options, "-d", twin.server.conninfo)

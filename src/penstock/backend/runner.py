@@ -169,7 +169,11 @@ class SessionRunner:
         self._changes = False
         self._notify: Callable[[Notice], None] = self._warnings.append
         self._sequences = SessionSequences()
-        self._block = TransactionBlock(services.sequencer.position, self._settings)
+        self._block = TransactionBlock(
+            services.sequencer.position,
+            self._settings,
+            lambda: services.snapshots.withdraw(context.pid, block=True),
+        )
         self._variables = Variables(
             self._settings,
             self._block,
@@ -341,7 +345,7 @@ class SessionRunner:
         """End the session: roll back its block, and release its snapshot and slots."""
         self.end_statement()
         self._block.abandon()
-        self._services.snapshots.withdraw(self._context.pid)
+        self._services.snapshots.withdraw(self._context.pid, block=True)
         self._services.slots.take_back(self._context.pid, sent=True)
         self._services.slots.end_session(self._context.pid)
 
@@ -605,10 +609,19 @@ class SessionRunner:
             wrote=self._standbys.note_write,
             emit=self._emit if self._block.open else None,
             check_no_writes=self._block.check_no_writes,
+            export_snapshot=self._export_snapshot,
             sequences=self._sequences,
             read_only=self._block.read_only,
             started=self._services.sessions.transaction_started(self._context.pid),
             statement_started=self._services.sessions.statement_started(self._context.pid),
+        )
+
+    def _export_snapshot(self) -> str:
+        """Export the snapshot of the block for as long as it runs; outside of a block, of the
+        statement."""
+        block = self._block
+        return self._services.snapshots.export(
+            self._context.pid, block.to_export(), block=block.open
         )
 
     def _emit(self, prefix: str, content: bytes) -> None:

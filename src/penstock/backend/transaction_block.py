@@ -57,11 +57,17 @@ class _Block:
 
 class TransactionBlock:
     """The transaction block of one session. ``now`` returns the latest consistent point;
-    ``settings``: the session's settings."""
+    ``settings``: the session's settings; ``ended`` is called when a block has ended."""
 
-    def __init__(self, now: Callable[[], Position], settings: SessionSettings) -> None:
+    def __init__(
+        self,
+        now: Callable[[], Position],
+        settings: SessionSettings,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
         self._now = now
         self._settings = settings
+        self._ended = ended
         self._block: _Block | None = None
 
     def refuse(self, what: str) -> None:
@@ -250,6 +256,8 @@ class TransactionBlock:
         block, self._block = self._block, None
         if block is not None and block.rows is not None:
             block.rows.end()
+        if block is not None:
+            self._ended()
 
     # Savepoints
 
@@ -362,6 +370,18 @@ class TransactionBlock:
         assert self._block is not None
         self._block.snapshot = position
         self._block.queried = True
+
+    def to_export(self) -> Position:
+        """Return the position for pg_export_snapshot, without the block's own changes. Raises
+        PenstockError (25001)."""
+        block = self._block
+        if block is not None and block.savepoints:
+            raise ActiveSqlTransaction("cannot export a snapshot from a subtransaction")
+        if block is None or block.modes.isolation not in _ONE_SNAPSHOT:
+            return self._now()
+        if block.snapshot is None:
+            block.snapshot = self._now()
+        return block.snapshot
 
     def import_snapshot(self, take: Callable[[], Position]) -> None:
         """Run SET TRANSACTION SNAPSHOT. Raises PenstockError (25001, 25P01, 0A000, 42704)."""

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from penstock.enum_type import EnumType
-from penstock.errors import PenstockError, UndefinedObject
+from penstock.errors import FeatureNotSupported, PenstockError, UndefinedObject
 from penstock.identifiers import simple_quote_literal, split_qualified
 from penstock.lsn import Lsn
 from penstock.pg_catalog.privileges import acl_default, has_privilege, role_named
@@ -179,6 +179,7 @@ session_user() name
 user() name
 current_role() name
 pg_backend_pid() int4
+pg_export_snapshot() text
 pg_is_in_recovery() bool
 pg_advisory_unlock_all() void
 pg_my_temp_schema() oid
@@ -348,6 +349,11 @@ class SessionFunctions:
 
     def pg_backend_pid(self) -> int:
         return self._facts.pid
+
+    def pg_export_snapshot(self) -> str:
+        if self._facts.export_snapshot is None:
+            raise FeatureNotSupported("snapshots are exported by sessions only")
+        return self._facts.export_snapshot()
 
     def pg_is_in_recovery(self) -> bool:
         return False

@@ -106,7 +106,8 @@ class SessionFacts:
     the role is gone. ``notify``: tells the client a notice. ``cancelled``: tells whether the query
     must end. ``read_only``: the query may change nothing. ``wrote``: called if it commits anything.
     ``emit``: takes prefix and content of a message of the query's transaction block; None outside
-    of blocks. ``check_no_writes``: raises 25001 if the transaction has written. ``sequences``: the
+    of blocks. ``check_no_writes``: raises 25001 if the transaction has written.
+    ``export_snapshot``: exports the transaction's snapshot and returns its name. ``sequences``: the
     values that the session has taken. ``started``: the start of its transaction, in UTC;
     ``statement_started``: the start of its statement."""
 
@@ -125,6 +126,7 @@ class SessionFacts:
     wrote: Callable[[], None] = lambda: None
     emit: Callable[[str, bytes], None] | None = None
     check_no_writes: Callable[[], None] = lambda: None
+    export_snapshot: Callable[[], str] | None = None
     sequences: SessionSequences = field(default_factory=SessionSequences)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     statement_started: datetime = field(default_factory=lambda: datetime.now(UTC))
