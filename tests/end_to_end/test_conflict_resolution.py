@@ -88,7 +88,7 @@ def test_existing_keys_are_no_errors(
     said = "\n".join(caplog.messages)
     assert (
         "Key (id)=(2); existing local row (2, local); remote row (2, moved); "
-        "replica identity (id)=(20); finished at " in said
+        "replica identity (id)=(20). " in said
     )
     line = (
         r'conflict=update_exists\nDETAIL:  Key already exists in unique index "{}_pkey", '

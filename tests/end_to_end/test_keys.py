@@ -114,7 +114,8 @@ def test_keys_that_somebody_else_has_written(
 
 _FINISHED = re.compile(r"in transaction (\d+), finished at ([0-9A-F]+/[0-9A-F]+)")
 _CONFLICT = re.compile(
-    r'detected on relation "(.*?)": conflict=(\w+)\n.*?DETAIL:  (.*)\n\s*(R.*?)(?:\.$|; finished)',
+    r'detected on relation "(.*?)": conflict=(\w+)\n.*?DETAIL:  (.*)\n\s*(R.*?)\.\n.*?CONTEXT:  .*?'
+    r' during (message type "\w+" for replication target relation ".*?") in transaction',
     re.MULTILINE,
 )
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
 _TOLD = re.compile(
     r'detected on relation "(.*?)": conflict=(\w+_origin_differs)\n.*?DETAIL:  (.*?)'
-    r" in (?:transaction|version) \d+ at \S+ \S+\.\n\s*(E.*?)(?:\.$|; finished)",
+    r" in (?:transaction|version) \d+ at \S+ \S+\.\n\s*(E.*?)\.$",
     re.MULTILINE,
 )
 _OID = "SELECT oid FROM pg_subscription WHERE subname = '{}'"

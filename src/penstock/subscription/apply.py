@@ -363,7 +363,7 @@ class Applier:
             self._committed += [each for each in self._outcomes if each.table in done]
             raise
         self._outcomes = [*self._committed, *self._outcomes]
-        self._conflicts.report(self._outcomes, batch.end_lsn)
+        self._conflicts.report(self._outcomes)
         return rows
 
     def _refuse(

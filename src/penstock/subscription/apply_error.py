@@ -121,15 +121,28 @@ def _context(
     begin = next((message for message in _messages(batch) if message[0] == _BEGIN), b"")
     final_lsn, _, xid = _BEGIN_FIELDS.unpack_from(begin, _BODY)
     at, finished = "" if rel is None else _where(batch, rel, column), Lsn(final_lsn)
-    told = f'processing remote data for replication origin "pg_{subid}"{at} in transaction {xid}'
-    return f"{told}, finished at {finished}", finished
+    return processing(f"pg_{subid}", at, xid, finished), finished
+
+
+def processing(origin: str, during: str, xid: int | None, finished: Lsn | None) -> str:
+    """Return the CONTEXT of an error or conflict in a transaction (worker.c,
+    apply_error_callback). ``during``: as of ``during_message``, or ""."""
+    told = f'processing remote data for replication origin "{origin}"{during}'
+    return told if xid is None else f"{told} in transaction {xid}, finished at {finished}"
+
+
+def during_message(kind: str | None, relation: str, column: str | None = None) -> str:
+    """Return the part of a CONTEXT that names the message and what it is about. ``kind``: None if
+    it is not known."""
+    during = "" if kind is None else f' during message type "{kind}"'
+    at = "" if column is None else f' column "{column}"'
+    return f'{during} for replication target relation "{relation}"{at}'
 
 
 def _where(batch: Batch, rel: SubscriptionRel, column: str | None) -> str:
     kinds = set() if rel.relid is None else set(_kinds(batch, rel.relid))
-    during = f' during message type "{_KINDS[kinds.pop()]}"' if len(kinds) == 1 else ""
-    at = "" if column is None else f' column "{column}"'
-    return f'{during} for replication target relation "{rel.qualified_name}"{at}'
+    kind = _KINDS[kinds.pop()] if len(kinds) == 1 else None
+    return during_message(kind, rel.qualified_name, column)
 
 
 def _kinds(batch: Batch, relid: int) -> Iterator[int]:

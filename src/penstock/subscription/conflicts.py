@@ -35,6 +35,7 @@ from penstock.pipeline.conflict import APPLY_REMOTE, ERROR, EXISTS, KEEP_LOCAL, 
 from penstock.pipeline.history import Stamps
 from penstock.pipeline.net_change import KEPT, LocalRow, Met, OriginDiffers
 from penstock.pipeline.routing import by_leaf
+from penstock.subscription.apply_error import during_message, processing
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Conflicts:
         self._resolution = subscription.conflict_resolution
         self._names = names
         self._noted: list[Mapping[str, object]] = []
+        self._groups: list[_Group] = []
         self._clock = clock
         self._quotas: dict[tuple[str, str], _Quota] = {}
 
@@ -83,7 +85,9 @@ class Conflicts:
         transactions."""
         for outcome in outcomes:
             for told in told_of(outcome, self._resolution):
-                self._noted += self._rows(outcome.table, told, stamps)
+                transactions = tuple(_transactions(told.at, stamps))
+                self._groups.append(_Group(outcome, told, transactions))
+                self._noted += self._rows(outcome.table, told, transactions, stamps)
 
     def put_error(self, table: str, error: PenstockError, stamps: Stamps) -> None:
         """Record the conflicts of an error about existing keys. An earlier attempt may have
@@ -92,7 +96,9 @@ class Conflicts:
         if not isinstance(error, KeyExists) or not isinstance(error.met, Met):
             return
         rows = [
-            row for told in told_of_met(error.met, ERROR) for row in self._rows(table, told, stamps)
+            row
+            for told in told_of_met(error.met, ERROR)
+            for row in self._rows(table, told, tuple(_transactions(told.at, stamps)), stamps)
         ]
         self._table.append_once(pa.Table.from_pylist(rows, CONFLICTS), SAME)
         failpoint(AFTER_CONFLICTS)
@@ -112,7 +118,11 @@ class Conflicts:
         return error.changed(detail=f"{line}.\n{told}")
 
     def _rows(
-        self, table: str, told: ConflictGroup, stamps: Stamps
+        self,
+        table: str,
+        told: ConflictGroup,
+        transactions: Sequence[_Transaction],
+        stamps: Stamps,
     ) -> Iterator[Mapping[str, object]]:
         def row(changes: int, at: _Transaction, **values: object) -> Mapping[str, object]:
             return {
@@ -130,7 +140,6 @@ class Conflicts:
                 **values,
             }
 
-        transactions = list(_transactions(told.at, stamps))
         for at, (key, remote, local) in zip(transactions, told.changes(), strict=True):
             yield row(
                 1,
@@ -159,7 +168,7 @@ class Conflicts:
 
     def begin(self) -> None:
         """Prepare for another batch."""
-        self._put = False
+        self._put, self._groups = False, []
 
     def forget(self) -> None:
         """Forget the noted conflicts: the batch is applied again."""
@@ -183,22 +192,31 @@ class Conflicts:
         self._put = True
         failpoint(AFTER_CONFLICTS)
 
-    def report(self, outcomes: Iterable[TableOutcome], finished: Lsn) -> None:
-        """Log the conflicts of a committed batch. ``finished``: the batch's end LSN."""
-        for outcome in outcomes:
-            for told in told_of(outcome, self._resolution):
-                quota = self._quota(outcome.table, told.kind)
-                shown = quota.told(self._clock(), len(told.at), told.number)
-                for relation, detail in told.texts(outcome, self._names)[:shown] if shown else ():
-                    log.warning(
-                        'conflict detected on relation "%s": conflict=%s\nDETAIL:  %s; finished at '
-                        "%s.%s",
-                        relation,
-                        told.kind,
-                        detail,
-                        finished,
-                        _DONE.get(told.resolution or ERROR, "") if told.kind in EXIST else "",
-                    )
+    def report(self, outcomes: Iterable[TableOutcome]) -> None:
+        """Log the conflicts of a committed batch."""
+        committed = set(map(id, outcomes))
+        for group in self._groups:
+            if id(group.outcome) in committed:
+                self._log(group)
+
+    def _log(self, group: _Group) -> None:
+        outcome, told = group.outcome, group.told
+        quota = self._quota(outcome.table, told.kind)
+        shown = quota.told(self._clock(), len(told.at), told.number)
+        if not shown:
+            return
+        done = _DONE.get(told.resolution or ERROR, "") if told.kind in EXIST else ""
+        during = during_message(_MESSAGES[told.kind], outcome.table)
+        texts = told.texts(outcome, self._names)[:shown]
+        for (relation, detail), at in zip(texts, group.transactions, strict=False):
+            log.warning(
+                'conflict detected on relation "%s": conflict=%s\nDETAIL:  %s.%s\nCONTEXT:  %s',
+                relation,
+                told.kind,
+                detail,
+                done,
+                processing(self._origin, during, at.xid, at.finish),
+            )
 
     def _quota(self, table: str, kind: str) -> _Quota:
         return self._quotas.setdefault((table, kind), _Quota(table, kind))
@@ -235,6 +253,15 @@ class _Quota:
                 self.untold,
             )
             self.untold = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Conflicts of a kind of one outcome, and the transactions of the first of them."""
+
+    outcome: TableOutcome
+    told: ConflictGroup
+    transactions: tuple[_Transaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +318,15 @@ DELETE_MISSING: Final = "delete_missing"
 UPDATE_ORIGIN_DIFFERS: Final = "update_origin_differs"
 DELETE_ORIGIN_DIFFERS: Final = "delete_origin_differs"
 EXIST: Final = (INSERT_EXISTS, UPDATE_EXISTS)
+_MESSAGES: Final = {
+    INSERT_EXISTS: "INSERT",
+    UPDATE_EXISTS: "UPDATE",
+    UPDATE_MISSING: "UPDATE",
+    DELETE_MISSING: "DELETE",
+    UPDATE_ORIGIN_DIFFERS: "UPDATE",
+    DELETE_ORIGIN_DIFFERS: "DELETE",
+}
+"""The message of pgoutput that met each kind of conflict."""
 
 
 _NOT_FOUND: Final = {
