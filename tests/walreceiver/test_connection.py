@@ -18,6 +18,8 @@ from penstock.errors import AuthenticationFailure, ConnectionFailure, PublisherE
 from penstock.identifiers import quote_literal
 from penstock.walreceiver.connection import Connection, literal_list
 from penstock.walreceiver.conninfo import ConnInfo
+from penstock.walreceiver.snapshot_holder import SnapshotHolder
+from penstock.walreceiver.table_locks import TableLocks
 
 SECRET = "s3cr3t"
 
@@ -280,6 +282,9 @@ def test_an_interrupt_waits_for_no_deaf_host(
         assert connection.query("SELECT 1") == [("1",)]
         proxy.stall()
         assert takes(lambda: connect(conninfo, interrupt=interrupt)) < 3
+        parsed = ConnInfo.parse(conninfo)
+        assert takes(lambda: TableLocks(parsed, "locks", interrupt)) < 3
+        assert takes(lambda: SnapshotHolder(parsed, "slot").open(interrupt)) < 3
         assert takes(lambda: connection.query("SELECT 1")) < 3
         assert not connection.is_open
     proxy.resume()

@@ -520,14 +520,15 @@ def run_round(work: CopyRound, rels: Sequence[SubscriptionRel]) -> None:
     conninfo = ConnInfo.parse(subscription.conninfo)
     slot = f"{sync_slot_prefix(subscription.app_id)}{uuid.uuid4().hex[:12]}"
     with (
-        Publisher.connect(conninfo, slot, lock_timeout=_LOCK_PATIENCE) as publisher,
+        Publisher.connect(
+            conninfo, slot, lock_timeout=_LOCK_PATIENCE, interrupt=work.check
+        ) as publisher,
         TableLocks(conninfo, slot, work.check) as locks,
         SnapshotHolder(conninfo, slot, check_server=work.check_connection) as holder,
     ):
         # Sessions that lock or copy need no check: they import the holder's snapshot, which no
         # other server has.
         work.check_connection(publisher.connection)
-        publisher.connection.interrupt = work.check
         sources = _prepare(work, _lockable(work, locks, rels), publisher)
         if not sources:
             return

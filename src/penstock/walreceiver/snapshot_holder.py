@@ -45,8 +45,7 @@ class SnapshotHolder:
         ``create_slot``.
 
         This waits for all transactions that write on the publisher, unless ``interrupt`` raises."""
-        connection = Connection.connect(self._conninfo, self.slot_name)
-        connection.interrupt = interrupt
+        connection = Connection.connect(self._conninfo, self.slot_name, interrupt=interrupt)
         try:
             self._check_server(connection)
             slot = create_slot(

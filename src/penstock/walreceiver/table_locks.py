@@ -235,10 +235,9 @@ class TableLocks:
         self.close()
 
     def _connect(self) -> Connection:
-        name = self._application_name
-        connection = Connection.connect(self._conninfo, name, replication=False)
-        connection.interrupt = self._interrupt
-        return connection
+        return Connection.connect(
+            self._conninfo, self._application_name, replication=False, interrupt=self._interrupt
+        )
 
     def _lock(self, tables: Sequence[Name]) -> dict[Name, PenstockError]:
         """Lock all tables in one command, which waits a little. If that fails, lock them one by one
