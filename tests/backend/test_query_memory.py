@@ -98,16 +98,16 @@ def test_rows_count_until_their_client_has_read_them(lake: LakeServer) -> None:
     """Who does not read leaves less to others, until the connection ends."""
     rows = f"SELECT repeat('x', 200) {_TABLES} LIMIT "
     with connect(lake) as other:
-        other.execute(f"{rows} 70000")
+        other.execute(f"{rows} 50000")
         silent = connect(lake)
         with silent:
-            silent.pgconn.send_query(f"{rows} 60000".encode())
+            silent.pgconn.send_query(f"{rows} 45000".encode())
             select.select([silent.pgconn.socket], [], [])  # its first rows
             with pytest.raises(psycopg.errors.OutOfMemory):
-                other.execute(f"{rows} 70000")
+                other.execute(f"{rows} 50000")
             silent.pgconn.finish()
         wait_until(lambda: MEMORY.lent == 0, "the end of the session")
-        other.execute(f"{rows} 70000")
+        other.execute(f"{rows} 50000")
 
 
 def test_a_long_string_counts_less_than_a_long_tree(lake: LakeServer) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,7 @@ from penstock.backend.turns import Turn, Turns
 from penstock.embedded import wait_until
 
 _LONG = (
-    "SELECT count(*) FROM pg_type a, pg_type b, pg_type c, pg_type d, pg_type e "
-    "WHERE a.oid < e.oid"
+    "SELECT count(*) FROM pg_type a, pg_type b, pg_type c, pg_type d, pg_type e WHERE a.oid < e.oid"
 )
 _STATES = (
     "SELECT wait_event, count(*)::int FROM pg_stat_activity WHERE usename = 'ann' "
@@ -33,6 +34,11 @@ def run(turns: Turns, role: int, began: list[int], number: int, go_on: threading
         go_on.wait()
 
 
+def _in_line(turns: Turns, count: int) -> bool:
+    line = turns._lines[7]
+    return line.running + len(line.waiting) == count
+
+
 def test_who_waits_longest_is_next() -> None:
     turns, began = Turns(1), list[int]()
     ends = [threading.Event() for _ in range(4)]
@@ -41,14 +47,11 @@ def test_who_waits_longest_is_next() -> None:
         thread = threading.Thread(target=run, args=(turns, 7, began, number, end))
         thread.start()
         threads.append(thread)
-        wait_until(
-            lambda number=number: turns._lines[7].running + len(turns._lines[7].waiting) > number,
-            "the line",
-        )
+        wait_until(partial(_in_line, turns, number + 1), "the line")
     with Turn(turns).of(8, lambda: None):
         pass  # another role waits for nobody
-    for number, end in enumerate(ends):
-        wait_until(lambda number=number: began == list(range(number + 1)), "the next one")
+    for number, end in enumerate(ends, 1):
+        wait_until(partial(operator.eq, began, [*range(number)]), "the next one")
         end.set()
     for thread in threads:
         thread.join()

@@ -41,7 +41,7 @@ def _ask(conninfo: str, seed: int, stop: threading.Event) -> None:
             for _ in range(10):
                 statement = rng.choice(list(STATEMENTS.values()))
                 with contextlib.suppress(psycopg.errors.OutOfMemory, psycopg.errors.QueryCanceled):
-                    session.execute(statement)  # type: ignore[call-overload]
+                    session.execute(statement)
 
 
 def main(conninfo: str, sessions: int) -> None:

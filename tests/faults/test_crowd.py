@@ -65,7 +65,7 @@ class _Crowd:
             f"INSERT INTO point VALUES {rows}",
             "GRANT SELECT ON point TO other",
         ):
-            self.root.execute(statement)  # type: ignore[call-overload]
+            self.root.execute(statement)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -157,7 +157,5 @@ def test_others_hardly_notice(
                 )
                 print(f"{name}: {shown}")
         crowd.node.sql("DROP SUBSCRIPTION s")
-        slower = {
-            name: _at(beside[name], 0.99) / _at(times, 0.99) for name, times in alone.items()
-        }
+        slower = {name: _at(beside[name], 0.99) / _at(times, 0.99) for name, times in alone.items()}
         assert max(slower.values()) <= _AT_MOST, slower

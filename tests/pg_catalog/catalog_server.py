@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from penstock.backend.backend import BackendOptions, Services, SessionContext
@@ -24,6 +25,16 @@ class CatalogRunner:
     def __init__(self, database: CatalogDatabase) -> None:
         self.database = database
         self.prepared: dict[str, Prepared] = {}
+
+    changes_nothing = True
+
+    waits_for_turn = False
+
+    def turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def leave_turn(self) -> None:
+        pass
 
     def begin_statement(self) -> None:
         pass

@@ -423,7 +423,6 @@ def test_what_is_refused_is_named(lake: LakeNode) -> None:
         (f"SELECT CASE WHEN true THEN ({call}).data END", "call it in FROM"),
         (f"SELECT ({call}).data FROM beside", "call it in FROM"),
         ("DECLARE c CURSOR FOR SELECT 1", "DECLARE is not supported"),
-        ("SELECT pg_export_snapshot()", "function pg_export_snapshot() is not supported"),
     ):
         with pytest.raises(psycopg.Error) as raised:
             lake.rows(statement)

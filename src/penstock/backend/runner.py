@@ -166,7 +166,7 @@ class SessionRunner:
         self._one_transaction = False
         """True if that text is one transaction, as several statements are on a server."""
         self._warnings: list[Notice] = []
-        self._changes = False
+        self._reads = False
         self._notify: Callable[[Notice], None] = self._warnings.append
         self._sequences = SessionSequences()
         self._block = TransactionBlock(
@@ -197,12 +197,12 @@ class SessionRunner:
 
     @property
     def changes_nothing(self) -> bool:
-        """True while a text is parsed or a statement runs that only reads."""
-        return not self._changes
+        """True while a statement runs that only reads."""
+        return self._reads
 
     def turn(self) -> AbstractContextManager[None]:
-        """Wait for the session's turn, and have it in the ``with`` block. Superusers and replication
-        connections do not wait."""
+        """Wait for the session's turn, and have it in the ``with`` block. Superusers and
+        replication connections do not wait."""
         role = self._role()
         if role.superuser or self._walsender:
             return nullcontext()
@@ -224,13 +224,13 @@ class SessionRunner:
         self._cancellation.start_timer(_seconds(self._settings.show("statement_timeout")))
 
     def end_statement(self) -> None:
-        """Stop the timer."""
+        """Stop the timer, and let a client that leaves end nothing."""
+        self._reads = False
         self._cancellation.stop_timer()
 
     def simple(self, text: str) -> Generator[Answer, None, None]:
         """Run a query string of the simple query protocol."""
         self._cancellation.begin()
-        self._changes = self._walsender
         version = self._services.version
         if self._walsender and is_replication_command(text, version):
             yield from self._replication_command(text)
@@ -261,7 +261,6 @@ class SessionRunner:
     def prepare(self, text: str, types: Sequence[int]) -> Prepared:
         """Describe the parameters and columns of a statement."""
         self._cancellation.begin()
-        self._changes = False
         description = Description(tuple(types), None)
         if not text.strip():
             return Prepared(text, description)
@@ -284,9 +283,7 @@ class SessionRunner:
                 return self._described(query, description.parameters, self._role())
         return description
 
-    def _described(
-        self, query: PreparableStmt, types: Sequence[int], role: Role
-    ) -> Description:
+    def _described(self, query: PreparableStmt, types: Sequence[int], role: Role) -> Description:
         services = self._services.within(self._block.rows)
         if not isinstance(query, SelectStmt):
             return Description(described_parameters(services, query, types), None)
@@ -352,7 +349,7 @@ class SessionRunner:
     # One statement
 
     def _run(self, statement: Statement, parameters: BoundValues) -> Iterator[Answer]:
-        self._changes = isinstance(statement, Transaction) or not reads(statement)
+        self._reads = reads(statement) and not isinstance(statement, Transaction)
         yield from _notices(statement.notices)
         if statement.notices:  # commands tell them, too
             statement = replace(statement, notices=())
@@ -510,9 +507,7 @@ class SessionRunner:
     def _prepare_query(self, statement: PrepareQuery) -> Done:
         """Run PREPARE (PrepareQuery). Rights are checked when the query runs."""
         types = [find_type(name)[0] for name in statement.types]
-        description = self._described(
-            statement.query, types, replace(self._role(), superuser=True)
-        )
+        description = self._described(statement.query, types, replace(self._role(), superuser=True))
         if statement.name in self.prepared:
             raise DuplicatePreparedStatement(
                 f'prepared statement "{statement.name}" already exists'

@@ -32,7 +32,6 @@ from penstock.pg_catalog.relations import (
     schema_oids,
 )
 from penstock.pg_catalog.snapshot import (
-    DATABASE_OWNER,
     CatalogSnapshot,
     CatalogTable,
     SessionFacts,

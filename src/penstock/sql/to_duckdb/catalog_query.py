@@ -187,7 +187,10 @@ class CatalogCompiler(QueryCompiler):
                 if of.type in (NAME, TEXT):
                     at = self.value(index).sql
                     letter = f"substr({list_.sql}, {at} + 1, 1)"
-                    return Value(f"CASE WHEN {at} BETWEEN 0 AND {NAMEDATALEN - 1} THEN {letter} END", node.type)
+                    return Value(
+                        f"CASE WHEN {at} BETWEEN 0 AND {NAMEDATALEN - 1} THEN {letter} END",
+                        node.type,
+                    )
                 sql = f"list_extract({list_.sql}, {self.value(index).sql})"
                 return Value(sql, node.type, list_.shape)
             case FieldSelect(argument=argument, name=name):
