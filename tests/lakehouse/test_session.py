@@ -107,10 +107,11 @@ session.stop()
 
 
 _REBUILT = """
-import os, signal, sys
+import os, signal, sys, threading
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from penstock.errors import SparkUnavailable
+from penstock.executor.spark_errors import spark_errors
 from penstock.lakehouse.cluster import Cluster
 from penstock.lakehouse.session import build_session, running_session
 
@@ -132,8 +133,14 @@ except SparkUnavailable as refused:
     assert "Build another one" in refused.hint
 third = built()
 assert cluster.session is third and third.range(4).count() == 4
+threading.Timer(1.0, os.kill, (SparkContext._gateway.proc.pid, signal.SIGKILL)).start()
+try:
+    with spark_errors():
+        while True:
+            third.range(10_000_000).selectExpr("sum(hash(id))").collect()
+except SparkUnavailable as ended:
+    assert "while it worked" in ended.message
 print("well")
-third.stop()
 """
 
 

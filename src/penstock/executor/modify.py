@@ -51,7 +51,7 @@ from penstock.executor.rows import (
     serialization_failure,
 )
 from penstock.executor.select import LakeSelect
-from penstock.executor.spark_errors import SPARK_ENDED, PartByPart
+from penstock.executor.spark_errors import PartByPart, has_spark_ended
 from penstock.executor.tables import LakeTables, is_partitioned
 from penstock.executor.unique_keys import (
     UniqueKeys,
@@ -777,10 +777,11 @@ class Rewrites:
         try:
             self._warehouse.check_lease()
             return _run(leaf, change, session, pairs_mark(version, files))
-        except SPARK_ENDED:
-            raise  # it may be committed, and then names the files; otherwise VACUUM removes them
-        except BaseException:
-            self._remove(leaf, files)
+        except BaseException as error:
+            # If Spark has ended it may be committed, and then names the files; otherwise VACUUM
+            # removes them.
+            if not has_spark_ended(error):
+                self._remove(leaf, files)
             raise
 
     def _paired_columns(self, leaf: LakeTable, change: Change) -> tuple[LakeColumn, ...]:

@@ -12,16 +12,24 @@ from contextlib import contextmanager
 from typing import Final
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from penstock.catalog import LakeTable
 from penstock.errors import PenstockError, SparkUnavailable
 from penstock.executor.rows import partly_done
+from penstock.lakehouse.cluster import GONE, is_running
 from penstock.sql.to_duckdb.fmgr import retold
 from penstock.sqlstate import StatementCompletionUnknown
 
-SPARK_ENDED: Final = (Py4JNetworkError, ConnectionError)
-"""What calls raise if the JVM ends meanwhile. What they were to do may be done."""
+
+def has_spark_ended(error: BaseException) -> bool:
+    """Tell whether a call has failed because Spark has ended meanwhile: its JVM, or its session.
+    What the call was to do may be done. Not every error of py4j tells it."""
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return True
+    context = SparkContext._active_spark_context
+    return isinstance(error, GONE) and (context is None or not is_running(context))
 
 
 class PartByPart:
@@ -40,7 +48,7 @@ class PartByPart:
         except PenstockError as error:
             if self._done:
                 raise partly_done(error, self._done) from error
-            if isinstance(error.__cause__, SPARK_ENDED):
+            if isinstance(error, SparkUnavailable) and isinstance(error.__cause__, GONE):
                 raise StatementCompletionUnknown(
                     error.message,
                     detail=f'It is not known whether the rows of "{table.qualified_name}" are '
@@ -61,7 +69,9 @@ def spark_errors(table: str = "") -> Iterator[None]:
         raise _failure(str(error), str(error), table, error.getSqlState()) from None
     except Py4JJavaError as error:  # a job that Delta ran for itself
         raise _failure(str(error.java_exception), str(error), table) from None
-    except SPARK_ENDED as error:
+    except GONE as error:
+        if not has_spark_ended(error):
+            raise
         raise SparkUnavailable(
             "Spark has ended while it worked", hint="Try again: Spark is started again."
         ) from error

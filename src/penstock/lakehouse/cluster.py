@@ -31,7 +31,7 @@ _GROUP: Final = "spark.jobGroup.id"
 _GIVE_UP_S: Final = 300.0
 """Seconds for which a Spark that has ended is started again; then the process is to end."""
 _LOOK_S: Final = 0.1
-_GONE: Final = (Py4JError, OSError, AttributeError)
+GONE: Final = (Py4JError, OSError, AttributeError)
 """What calls raise if the JVM has ended, or if the session was stopped (a missing ``_jsc``)."""
 
 
@@ -53,7 +53,7 @@ def is_running(context: SparkContext) -> bool:
         return False
     try:
         return not jvm_context.sc().isStopped()
-    except _GONE:
+    except GONE:
         return False
 
 
@@ -63,11 +63,11 @@ def forget(session: SparkSession) -> None:
     context: Any = session.sparkContext
     if not forget_dead_jvm():
         if SparkContext._active_spark_context is context:  # else it may end a later session
-            with contextlib.suppress(*_GONE):
+            with contextlib.suppress(*GONE):
                 session.stop()
         return
     context._jsc = None
-    with contextlib.suppress(*_GONE):
+    with contextlib.suppress(*GONE):
         context._accumulatorServer.shutdown()
 
 
@@ -81,7 +81,7 @@ def forget_dead_jvm() -> bool:
         SparkContext._gateway = SparkContext._jvm = None
         SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = None
-        with contextlib.suppress(*_GONE):
+        with contextlib.suppress(*GONE):
             gateway.shutdown()
     return True
 
@@ -109,13 +109,13 @@ def working(context: SparkContext) -> Iterator[None]:
 def cleaning_up() -> Iterator[None]:
     """Clean up in a session after work. If Spark has ended nothing is left there, and what the work
     raised is to be told."""
-    with contextlib.suppress(*_GONE):
+    with contextlib.suppress(*GONE):
         yield
 
 
 def cancel_jobs(context: SparkContext, group: str) -> None:
     """Cancel the running jobs of a group; if Spark has ended they have, too."""
-    with contextlib.suppress(*_GONE):
+    with contextlib.suppress(*GONE):
         context.cancelJobGroup(group)
 
 
@@ -201,7 +201,7 @@ class Cluster:
         """Return whether there are jobs and none of their tasks runs: no executor takes them."""
         if (session := self._session) is None:
             return False
-        with contextlib.suppress(*_GONE):
+        with contextlib.suppress(*GONE):
             tracker = session.sparkContext.statusTracker()
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             return bool(stages) and not any(stage.numActiveTasks for stage in stages if stage)
@@ -240,7 +240,7 @@ class Cluster:
         self._statement.group = name
         self._running.add(name)
         if (session := self._session) is not None:
-            with contextlib.suppress(*_GONE):
+            with contextlib.suppress(*GONE):
                 self._join(session.sparkContext)
         try:
             yield
@@ -250,7 +250,7 @@ class Cluster:
             self._running.discard(name)
             self._cancelled.discard(name)
             if joined is not None:
-                with contextlib.suppress(*_GONE):
+                with contextlib.suppress(*GONE):
                     joined.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
                     joined.setJobDescription(None)  # type: ignore[arg-type]
 
@@ -260,7 +260,7 @@ class Cluster:
             self._cancelled.add(name)
         # Only now look for a session: a thread that is starting one checks _cancelled afterwards.
         if (session := self._session) is not None:
-            with contextlib.suppress(*_GONE):  # its jobs have ended, too
+            with contextlib.suppress(*GONE):  # its jobs have ended, too
                 _cancel(session.sparkContext, name)
 
     def _join(self, context: SparkContext) -> None:
