@@ -634,8 +634,9 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     with engine.begin() as connection:
         connection.execute(text("UPDATE penstock_control SET schema_version = 99"))
     engine.dispose()
-    with pytest.raises(ConfigurationError, match="schema version 99"):
+    with pytest.raises(ConfigurationError, match="schema version 99") as raised:
         Catalog.open(sqlite_url(tmp_path))
+    assert f"state-version-{store.SCHEMA_VERSION}.db, as state.db" in str(raised.value.hint)
 
 
 def test_an_older_schema_is_brought_up_to_date(

@@ -164,6 +164,27 @@ def test_what_is_no_parameter_and_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("port", "Write it above the line [spark]: below, it is a parameter of that section."),
+        ("nonsense", "Known parameters in section [spark]: conf, driver_memory, master."),
+    ],
+)
+def test_a_line_at_the_end_of_the_file_is_one_of_the_last_section(
+    name: str, hint: str, tmp_path: Path
+) -> None:
+    """As after ``echo 'port = 5440' >> penstock.toml``."""
+    path = write(tmp_path, f"[spark]\n{name} = 5440\n")
+    with pytest.raises(ConfigurationError) as caught:
+        guc.load(path)
+    file = path / guc.FILE_NAME
+    assert caught.value.message == (
+        f'unrecognized configuration parameter "{name}" in file "{file}" in section [spark]'
+    )
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
     ("text", "message", "detail", "hint"),
     [
         (

@@ -146,3 +146,23 @@ def test_a_store_without_conditional_puts_is_refused(
     recover(tmp_path / "node", lake.uri, None)
     with pytest.raises(DuplicateObject, match="nothing is lost"):
         recover(tmp_path / "node", None, None)
+
+
+def test_a_node_that_has_never_run_has_lost_nothing(tmp_path: Path) -> None:
+    """Each hint is followed."""
+    folder = tmp_path / "node"
+    Node.init(folder).close()
+    with pytest.raises(ConfigurationError, match="is no node's") as caught:
+        recover(folder, None, None)
+    assert f"nothing is lost: start it: penstock start -D {folder}" in str(caught.value.hint)
+    (folder / "state.db").unlink()
+    with pytest.raises(ConfigurationError, match="holds no node") as unstarted:
+        Node(folder)
+    assert "init --recover" in str(unstarted.value.hint)
+    with pytest.raises(ConfigurationError, match="is no node's") as caught:
+        recover(folder, None, None)
+    file = folder / "penstock.toml"
+    anew = f'remove "{file}" and make it anew: penstock init {folder}'
+    assert anew in str(caught.value.hint)
+    file.unlink()
+    Node.init(folder).close()

@@ -433,7 +433,9 @@ class Store:
             raise ConfigurationError(
                 f"the state store has schema version {version}, this Penstock knows up to "
                 f"{SCHEMA_VERSION}",
-                hint="Install the version of Penstock that used it last, or a newer one.",
+                hint="Install the version of Penstock that used it last, or a newer one. To go "
+                "back to this one, put back what was saved before the upgrade (of SQLite: "
+                f"state-version-{SCHEMA_VERSION}.db, as state.db).",
             )
         return version
 

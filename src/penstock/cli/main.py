@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Final, TextIO
 
@@ -100,7 +101,7 @@ def init(
         typer.Option("--recover", help="Make a lost state, or a lost penstock.toml, again."),
     ] = False,
 ) -> None:
-    """Make a node: a folder with its parameters (penstock.toml) and its state."""
+    """Make a node: a folder with its parameters and its state."""
     if recover:
         _recover(directory, warehouse, state)
         return
@@ -156,10 +157,11 @@ def doctor(
         typer.Option(help="Also read a row of each of its tables. May be repeated."),
     ] = None,
 ) -> None:
-    """Check Python, Java, PySpark, Delta and PostgreSQL; exit status 1 when one must change.
+    """Check this machine, and a publisher.
 
-    With ``--conninfo``, do at the publisher what a subscription will do: open a replication
-    connection, and make a slot, which is dropped at once.
+    Exit status 1 when Python, Java, PySpark, Delta or PostgreSQL must change. With ``--conninfo``,
+    do at the publisher what a subscription will do: open a replication connection, and make a
+    slot, which is dropped at once.
     """
     findings = checks.check(conninfo or None, publication or ())
     table = Table(title="penstock doctor", title_justify="left")
@@ -179,6 +181,12 @@ def doctor(
         raise typer.Exit(1)
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="penstock",
     help="PostgreSQL-compatible logical replication for Spark lakehouses.",
@@ -194,6 +202,18 @@ app.command("sql")(sql)
 app.command("status")(status.status)
 app.command("verify")(verify.verify)
 app.command("doctor")(doctor)
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_tell_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

@@ -82,10 +82,10 @@ class StopSignals:
 
 
 def start(directory: NodeDir = Path()) -> None:
-    """Run the node: workers for every enabled subscription, until SIGINT or SIGTERM.
+    """Run the node until SIGINT or SIGTERM.
 
-    The first signal stops after the current cut, with exit status 0; the second stops at once, with
-    128 and the signal's number (130, 143).
+    It has workers for every enabled subscription. The first signal stops after the current cut,
+    with exit status 0; the second stops at once, with 128 and the signal's number (130, 143).
     """
     signals = StopSignals()
     signals.listen()

@@ -87,13 +87,13 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Draw it again every second.")] = False,
     as_json_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show state, positions, lag, rows, errors and retained WAL of every subscription.
+    """Show every subscription: state, lag, rows and errors.
 
-    Exit status, the first that holds: 4 when a subscription needs a person (an error has stopped
-    it, a table is parked, its slot is gone or lost); 3 when no process runs the node; 6 when its
-    process does not respond, or waits for storage or Spark while changes wait; 5 when an enabled
-    subscription does not follow at the moment, and tries again by itself; else 0. 1: the node's
-    state cannot be read.
+    Also positions and retained WAL. Exit status, the first that holds: 4 when a subscription needs
+    a person (an error has stopped it, a table is parked, its slot is gone or lost); 3 when no
+    process runs the node; 6 when its process does not respond, or waits for storage or Spark while
+    changes wait; 5 when an enabled subscription does not follow at the moment, and tries again by
+    itself; else 0. 1: the node's state cannot be read.
     """
     with Node(directory) as node:
         found, silence = node.status(patience=_PATIENCE), node.process_silence()

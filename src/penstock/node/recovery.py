@@ -115,10 +115,16 @@ def _write_parameters(folder: Path, warehouse: str | None, state: str | None) ->
 
 def _take_over(url: str, lake: Warehouse, folder: Path) -> Recovered:
     if lake.owner() is None:
+        again = (
+            f"start it: penstock start -D {folder}"
+            if has_node(url)
+            else f'remove "{folder / guc.FILE_NAME}" and make it anew: penstock init {folder}'
+        )
         raise ConfigurationError(
             f'the warehouse "{lake.uri}" is no node\'s',
             detail="It has no node id: it is empty, not mounted, or another folder.",
-            hint="Set the parameter warehouse, or the option --warehouse, to the node's warehouse.",
+            hint="Set the parameter warehouse, or the option --warehouse, to the node's warehouse. "
+            f"If the node has never run, nothing is lost: {again}",
         )
     check_conditional_puts(lake.storage)
     with contextlib.ExitStack() as undo:

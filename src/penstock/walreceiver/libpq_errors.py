@@ -36,14 +36,14 @@ _REFUSED: Final = (
     (
         r"password authentication failed",
         "28P01",
-        f"Check user name and password. {_CONNECTION}",
+        "Check user name and password, in the connection string or the password file.",
         _ANOTHER_CONNECTION,
     ),
     (
         r"no password supplied|server requested SCRAM",
         "28P01",
-        f"The publisher wants a password: put it into the connection string or a password file. "
-        f"{_CONNECTION}",
+        "The publisher wants a password: put it into the connection string, or into a password "
+        "file that only its owner can read (mode 0600).",
         _ANOTHER_CONNECTION,
     ),
     (
@@ -247,8 +247,9 @@ _ROW_SECURITY: Final = (
 )
 
 _HINTS: Final = {
-    "42710": "Choose another name WITH (slot_name = ...), take the slot as it is WITH (create_slot "
-    "= false), or drop it on the publisher with pg_drop_replication_slot().",
+    "42710": "Choose another name WITH (slot_name = ...). If no other subscription uses the slot: "
+    "take it as it is WITH (create_slot = false), or drop it on the publisher with "
+    "pg_drop_replication_slot().",
     "55006": "Another process uses the slot: stop that subscriber, or end its walsender on the "
     "publisher with pg_terminate_backend().",
     "42501": "Give the publisher's role the missing right (REPLICATION attribute, "
