@@ -15,7 +15,7 @@ CREATE TABLE shown.constants (i int DEFAULT 5, n int DEFAULT -5, big bigint DEFA
     price numeric(8,2) DEFAULT 0, f float8 DEFAULT 1.5, b boolean DEFAULT true,
     name text DEFAULT 'it''s', code varchar(3) DEFAULT 'abc', c char(4) DEFAULT 'a',
     d date DEFAULT '2024-1-1', tags text[] DEFAULT '{}', j jsonb DEFAULT '{"a":1}',
-    m shown.mood DEFAULT 'o''clock', ms shown.mood[] DEFAULT '{ok}', nothing int DEFAULT NULL);
+    m shown.mood DEFAULT 'o''clock', nothing int DEFAULT NULL);
 CREATE TABLE shown.times (id serial, a timestamptz DEFAULT now(), b date DEFAULT CURRENT_DATE,
     c timestamp DEFAULT LOCALTIMESTAMP, d timestamptz DEFAULT CURRENT_TIMESTAMP,
     e timestamp DEFAULT now(), g int GENERATED ALWAYS AS (id + 1) STORED);

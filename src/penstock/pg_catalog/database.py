@@ -67,7 +67,6 @@ from penstock.protocol.backend_messages import FieldDescription
 from penstock.query_memory import MEMORY, Held
 from penstock.sql.builtin.search_path import check_database
 from penstock.sql.builtin.type_cache import field_descriptions
-from penstock.sql.builtin.type_cache import types as known_types
 from penstock.sql.grammar.parsenodes import (
     FuncCall,
     PreparableStmt,
@@ -482,11 +481,9 @@ class CatalogDatabase:
 
 
 def _kind(type_oid: int) -> str:
-    """Return the name of the type by which a value is printed: an enum's is a text."""
+    """Return the name of the type by which a value is printed. Enums and their arrays are texts."""
     known = pg_types().get(type_oid)
-    if known is not None:
-        return known.name
-    return "_text" if known_types()[type_oid].element else "text"
+    return "text" if known is None else known.name
 
 
 class _KeptRows(list[Cells]):
@@ -598,7 +595,7 @@ def parameter_value(value: bytes | None, oid: int) -> Any:
         return None
     text = value.decode()
     if oid not in types():  # an enum, or an array of it
-        return list(split_array(text)) if known_types()[oid].element else text
+        return text
     kind = types()[oid]
     if kind.element and element_type(kind.name) is not None and not kind.is_vector:
         return [

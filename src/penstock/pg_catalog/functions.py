@@ -110,6 +110,7 @@ pg_function_is_visible(oid) bool
 pg_collation_is_visible(oid) bool
 pg_operator_is_visible(oid) bool
 pg_opclass_is_visible(oid) bool
+pg_opfamily_is_visible(oid) bool
 pg_conversion_is_visible(oid) bool
 pg_ts_config_is_visible(oid) bool
 pg_ts_dict_is_visible(oid) bool
@@ -247,6 +248,12 @@ def table_functions(version: int) -> Mapping[str, TableFunction]:
             (("word", "text"), ("catcode", "char"), ("catdesc", "text")),
             'SELECT k.word AS o1, k.catcode AS o2, k.catdesc AS o3 FROM cat."penstock_keywords" k',
             tables=("penstock_keywords",),
+        ),
+        "pg_available_extensions": TableFunction(
+            "pg_available_extensions",
+            (),
+            (("name", "name"), ("default_version", "text"), ("comment", "text")),
+            "SELECT NULL AS o1, NULL AS o2, NULL AS o3 WHERE false",
         ),
         "pg_options_to_table": TableFunction(
             "pg_options_to_table",
@@ -580,6 +587,7 @@ class NameFunctions:
     pg_collation_is_visible = pg_function_is_visible
     pg_operator_is_visible = pg_function_is_visible
     pg_opclass_is_visible = pg_function_is_visible
+    pg_opfamily_is_visible = pg_function_is_visible
     pg_conversion_is_visible = pg_function_is_visible
     pg_ts_config_is_visible = pg_function_is_visible
     pg_ts_dict_is_visible = pg_function_is_visible
