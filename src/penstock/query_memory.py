@@ -24,12 +24,12 @@ OWN: Final = 16 << 20
 """Bytes of a DuckDB that ``query_mem`` does not count: most statements need less."""
 _SMALL: Final = 1 << 20
 """Bytes of Python's objects that are not counted."""
-_OF_THE_REST: Final = 4
+_OF_THE_REST: Final = 2
 """A DuckDB gets one of so many parts of what others leave."""
 _RESERVED: Final = 4
 """One of so many parts is left to the key checks of changes: open queries cannot stop them."""
 _OF_A_CHANGE: Final = 2
-_DETAIL: Final = 'The statement needs more than {}; all queries of the node share "query_mem" ({}).'
+_DETAIL: Final = 'The statement needs more than {}, its share of "query_mem" ({}).'
 _HINT: Final = 'Increase "query_mem", or run fewer large queries at once.'
 
 

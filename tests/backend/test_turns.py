@@ -39,6 +39,24 @@ def _in_line(turns: Turns, count: int) -> bool:
     return line.running + len(line.waiting) == count
 
 
+def test_more_turns_are_for_those_who_wait() -> None:
+    turns, began, go_on = Turns(1), list[int](), threading.Event()
+    threads = [
+        threading.Thread(target=run, args=(turns, 7, began, number, go_on)) for number in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: _in_line(turns, 3), "the line")
+    turns.allow(2)
+    wait_until(lambda: len(began) == 2, "the second one")
+    turns.allow(0)
+    wait_until(lambda: len(began) == 3, "the third one")
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert turns._lines == {}
+
+
 def test_who_waits_longest_is_next() -> None:
     turns, began = Turns(1), list[int]()
     ends = [threading.Event() for _ in range(4)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
-from pyspark import InheritableThread
+from pyspark import InheritableThread, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -261,3 +261,32 @@ def test_a_start_that_is_given_up_ends() -> None:
         waiting.result(20)
     with pytest.raises(SparkUnavailable, match="its node stops"):
         _ = cluster.session
+
+
+class _Suspended:
+    """A session whose JVM does not answer."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.sparkContext = SimpleNamespace(_jsc=SimpleNamespace(sc=self.go_on.wait))
+
+    def stop(self) -> None:
+        self.go_on.wait()
+
+
+def test_who_ends_work_does_not_wait_for_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.lakehouse.cluster._STOP_S", 0.1)
+    session: Any = _Suspended()
+    killed: list[bool] = []
+    gateway = SimpleNamespace(proc=SimpleNamespace(kill=lambda: killed.append(True)))
+    cluster = Cluster(lambda: session)
+    cluster._session = session
+    with ThreadPoolExecutor(1) as pool:
+        cluster.interrupt("nobody's")
+        with monkeypatch.context() as patched:
+            patched.setattr(SparkContext, "_gateway", gateway)
+            cluster._running.add("a group")
+            pool.submit(cluster.interrupt, "a group").result(20)
+            pool.submit(cluster.stop).result(20)
+        session.go_on.set()
+    assert killed == [True]

@@ -133,17 +133,20 @@ from penstock.walsender.sequencer import Position
 from penstock.walsender.syncrep import MODES
 
 _WARNING = "01000"
-_TREE_BYTES: Final = 32
-"""The memory that parsing and compiling take for a byte of a large statement."""
+_TEXT_BYTES: Final = 32
+"""The memory that compiling takes for a byte of a large statement, besides its tree."""
 _STRING_BYTES: Final = 2
 """The same for a byte of its strings."""
-_STRINGS: Final = re.compile(r"'[^']*'")
+_STRINGS: Final = re.compile(
+    r"""[eE]'(?:[^'\\]|\\.|'')*+'|'[^']*+'|"[^"]*+"|\$(\w*+)\$.*?\$\1\$|--[^\n]*+|/\*.*?\*/""",
+    re.DOTALL,
+)
 
 
 def _memory(text: str) -> int:
-    """Return the bytes that parsing and compiling a statement take, about."""
+    """Return the bytes that compiling a statement takes, about."""
     outside = len(_STRINGS.sub("", text))
-    return outside * _TREE_BYTES + (len(text) - outside) * _STRING_BYTES
+    return outside * _TEXT_BYTES + (len(text) - outside) * _STRING_BYTES
 
 
 class SessionRunner:
@@ -239,7 +242,7 @@ class SessionRunner:
         self.begin_statement()  # the first one's time includes that of parsing
         with Held(MEMORY) as held:
             held.take(_memory(text))
-            statements = parse_script(text)
+            statements = parse_script(text, held.take)
             if not statements:
                 yield Empty()
             self._source, self._one_transaction = text, len(statements) > 1
@@ -267,7 +270,7 @@ class SessionRunner:
         self._learn_types()
         with Held(MEMORY) as held:
             held.take(_memory(text))
-            statement = parse(text)
+            statement = parse(text, held.take)
             description = self._statement_described(statement, description)
         return Prepared(text, description, statement)
 

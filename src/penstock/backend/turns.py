@@ -32,9 +32,16 @@ class Turns:
     """The turns of a node's roles. ``most``: statements of a role that run at once; 0: no limit."""
 
     def __init__(self, most: int) -> None:
-        self.most = most
+        self._most = most
         self._lines: dict[int, _Line] = {}
         self._lock = threading.Lock()
+
+    def allow(self, most: int) -> None:
+        """Let more or fewer statements of a role run at once, also of those that wait."""
+        with self._lock:
+            self._most = most
+            for line in self._lines.values():
+                self._hand_on(line)
 
     def take(self, role: int, check: Callable[[], None]) -> None:
         """Wait for a turn. ``check`` is called meanwhile, and may raise to give up."""
@@ -62,9 +69,7 @@ class Turns:
         with self._lock:
             line = self._lines[role]
             line.running -= 1
-            while line.waiting and self._is_free(line):
-                line.running += 1
-                line.waiting.popleft().set()
+            self._hand_on(line)
             if not line.running and not line.waiting:
                 del self._lines[role]
 
@@ -73,8 +78,13 @@ class Turns:
         line = self._lines.get(role)
         return line is not None and bool(line.waiting)
 
+    def _hand_on(self, line: _Line) -> None:
+        while line.waiting and self._is_free(line):
+            line.running += 1
+            line.waiting.popleft().set()
+
     def _is_free(self, line: _Line) -> bool:
-        return not self.most or line.running < self.most
+        return not self._most or line.running < self._most
 
 
 class Turn:

@@ -31,6 +31,8 @@ _GROUP: Final = "spark.jobGroup.id"
 _GIVE_UP_S: Final = 300.0
 """Seconds for which a Spark that has ended is started again; then the process is to end."""
 _LOOK_S: Final = 0.1
+_STOP_S: Final = 4.0
+"""Seconds that Spark has to end; then its JVM, which may be suspended, is killed."""
 GONE: Final = (Py4JError, OSError, AttributeError)
 """What calls raise if the JVM has ended, or if the session was stopped (a missing ``_jsc``)."""
 
@@ -212,10 +214,12 @@ class Cluster:
         with self._building:
             self._ended = True
             if self._session is not None:
-                # A signal to the whole process group (systemd, a terminal) has ended the JVM
-                # already.
-                with contextlib.suppress(Py4JError, OSError):
-                    self._session.stop()
+                ending = threading.Thread(target=_end, args=(self._session,), daemon=True)
+                ending.start()
+                ending.join(_STOP_S)
+                if ending.is_alive():
+                    log.warning("Spark has not ended within %.0f s; its JVM is killed", _STOP_S)
+                    _kill_jvm()
                 self._session = None
 
     def give_up(self) -> None:
@@ -255,13 +259,15 @@ class Cluster:
                     joined.setJobDescription(None)  # type: ignore[arg-type]
 
     def interrupt(self, name: str) -> None:
-        """Cancel the group; any thread may call this."""
-        if name in self._running:
-            self._cancelled.add(name)
+        """Cancel the group if a thread is in it; any thread may call this. Return at once: a JVM
+        may take long to answer."""
+        if name not in self._running:
+            return
+        self._cancelled.add(name)
         # Only now look for a session: a thread that is starting one checks _cancelled afterwards.
         if (session := self._session) is not None:
-            with contextlib.suppress(*GONE):  # its jobs have ended, too
-                _cancel(session.sparkContext, name)
+            arguments = (session.sparkContext, name)
+            threading.Thread(target=_cancel, args=arguments, name="cancel", daemon=True).start()
 
     def _join(self, context: SparkContext) -> None:
         mine = self._statement
@@ -273,6 +279,31 @@ class Cluster:
             _cancel(context, mine.group)
 
 
+def _end(session: SparkSession) -> None:
+    # A signal to the whole process group (systemd, a terminal) has ended the JVM already.
+    with contextlib.suppress(Py4JError, OSError):
+        session.stop()
+
+
+def _kill_jvm() -> None:
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
+
+
+@contextlib.contextmanager
+def job_group(spark: Spark, name: str) -> Iterator[None]:
+    """Put this thread's jobs into a group that ``end_jobs`` ends. Users' own sessions have none."""
+    with spark.group(name) if isinstance(spark, Cluster) else contextlib.nullcontext():
+        yield
+
+
+def end_jobs(spark: Spark, name: str) -> None:
+    """Cancel the group's jobs, also those that have not begun. Any thread may call this."""
+    if isinstance(spark, Cluster):
+        spark.interrupt(name)
+
+
 class _Statement(threading.local):
     """The group of a thread, and the context that knows it."""
 
@@ -281,5 +312,6 @@ class _Statement(threading.local):
 
 
 def _cancel(context: SparkContext, group: str) -> None:
-    scala: Any = context._jsc.sc()  # Python's cancelJobGroup lets the next job run
-    scala.cancelJobGroupAndFutureJobs(group)
+    with contextlib.suppress(*GONE):  # its jobs have ended, too
+        scala: Any = context._jsc.sc()  # Python's cancelJobGroup lets the next job run
+        scala.cancelJobGroupAndFutureJobs(group)

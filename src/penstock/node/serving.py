@@ -160,7 +160,7 @@ class ServingNode:
             self._shown.update(_settings(now))
             self._thread.interval_s = now.sequencer_interval
             MEMORY.limit = now.query_mem
-            self._turns.most = _at_once(now)
+            self._turns.allow(_at_once(now))
             self._retention.max_keep_age_s = now.max_slot_keep_age
             self.sync_rep.tell()
 

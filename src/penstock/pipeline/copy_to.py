@@ -13,7 +13,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from penstock.errors import ConnectionFailure, PenstockError, StorageError
+from penstock.interrupts import check_for_interrupts
 from penstock.lakehouse.batches import slices
-from penstock.lakehouse.cluster import Spark
+from penstock.lakehouse.cluster import Spark, end_jobs, job_group
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.object_store import without_secrets
 from penstock.lakehouse.state import load_at
@@ -41,6 +42,11 @@ _PORTION_AT_MOST: Final = 4 << 20
 """The most bytes sent to the client at a time; a larger row is sent in several pieces."""
 _PORTION: Final = 1 << 20
 """The approximate number of bytes sent to the client at a time."""
+
+_TICK_S: Final = 0.1
+"""How often a cancel request is looked for while Spark works."""
+_END_S: Final = 2.0
+"""The longest wait for the end of a job that is cancelled."""
 
 log = logging.getLogger(__name__)
 
@@ -232,34 +238,45 @@ def _messages_of_waves(
         yield from _messages_of(first)
         return
     began, waited, rows = time.monotonic(), 0.0, 0
-    with ThreadPoolExecutor(1, thread_name_prefix="copy") as pool:
-        running: Future[list[EncodedFile]] | None = None
-        try:
-            while wave is not None or running is not None:
-                waiting = time.monotonic()
-                made = [] if running is None else running.result()
-                waited += time.monotonic() - waiting
-                running = None if wave is None else pool.submit(_run_wave, spark, wave)
-                wave = next(waves, None)
-                for portion in _messages_of(first):
-                    rows += portion[0]
-                    yield portion
-                first = []
-                for file in made:
-                    rows += file.rows
-                    yield from _portions(storage, file)
-        finally:
-            if running is not None:
-                running.cancel()
-            pool.shutdown()
-            storage.discard_folder(folder)  # with files of attempts whose results Spark dropped
+    pool = ThreadPoolExecutor(1, thread_name_prefix="copy")
+    running: Future[list[EncodedFile]] | None = None
+    try:
+        while wave is not None or running is not None:
+            waiting = time.monotonic()
+            made = [] if running is None else _result(running)
+            waited += time.monotonic() - waiting
+            running = None if wave is None else pool.submit(_run_wave, spark, wave, folder)
+            wave = next(waves, None)
+            for portion in _messages_of(first):
+                rows += portion[0]
+                yield portion
+            first = []
+            for file in made:
+                rows += file.rows
+                yield from _portions(storage, file)
+    finally:
+        if running is not None and not running.cancel():
+            end_jobs(spark, folder)
+            wait([running], _END_S)
+        pool.shutdown(wait=False)
+        storage.discard_folder(folder)  # with files of attempts whose results Spark dropped
     total = time.monotonic() - began
     log.debug("copied rows=%d spark=%.3f client=%.3f", rows, waited, total - waited)
 
 
-def _run_wave(spark: Spark, wave: Sequence[CopyItem]) -> list[EncodedFile]:
+def _result(running: Future[list[EncodedFile]]) -> list[EncodedFile]:
+    """Wait for a wave. Raises PenstockError (57014 if the statement is cancelled meanwhile)."""
+    while not wait([running], _TICK_S).done:
+        check_for_interrupts()
+    return running.result()
+
+
+def _run_wave(spark: Spark, wave: Sequence[CopyItem], group: str) -> list[EncodedFile]:
     work = [(float(item.size), item) for item in wave]
-    results = run_job(spark, work, run_copy, "penstock: COPY", cores=FOR_A_CLIENT, here=HERE_BYTES)
+    with job_group(spark, group):
+        results = run_job(
+            spark, work, run_copy, "penstock: COPY", cores=FOR_A_CLIENT, here=HERE_BYTES
+        )
     made: list[EncodedFile] = []
     for result in results:
         if isinstance(result, Failed):

@@ -16,12 +16,15 @@ from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import postgast
 from postgast import native
 from postgast.pg_query_pb2 import Token as Token
 
 from penstock.errors import FeatureNotSupported, PenstockError, SqlSyntaxError
 from penstock.interrupts import check_for_interrupts
+from penstock.kernel import BYTES, kernel
 from penstock.sql.grammar import literal_lists
 from penstock.sql.grammar.parsenodes import ALiterals
 from penstock.sql.text.limits import limited_depth, too_deep
@@ -94,9 +97,17 @@ _MORE: Final[tuple[tuple[str, str, str | None, str | None], ...]] = (
 """Beginnings of messages of gram.y and scan.l, with their SQLSTATE, detail and hint."""
 
 _PARTS: Final = attrgetter("token", "start", "end")
+_PIECE: Final = 1 << 18
+"""The bytes of JSON that are read at once."""
+_LEVELS: Final = 64
+"""Nested values that are looked for pieces: one level after another reads all that is below it."""
+_TOKEN_BYTES: Final = 160
+_NODE_BYTES: Final = 256
+"""The memory of Python's objects for a token, and for a dict of the tree."""
 _TOKENS: Final = 20_000
 """The tokens after which a cancel request is looked for."""
 _Token = TypeVar("_Token")
+_Hook = Callable[[dict[str, Any]], dict[str, Any]]
 
 _library: Final = native.lib
 _library.pg_query_parse.argtypes = [c_char_p]
@@ -121,6 +132,10 @@ class Scanned:
     text: str
     tokens: Sequence[ScanToken]
     lists: Sequence[Sequence[ALiterals]] = ()
+
+
+def take_any(_: int) -> None:
+    """Allow any memory."""
 
 
 def parse_tree(text: str) -> list[dict[str, Any]]:
@@ -164,8 +179,10 @@ def _some(tokens: Sequence[_Token]) -> Iterator[Sequence[_Token]]:
         yield tokens[at : at + _TOKENS]
 
 
-def parse_scanned(scanned: Scanned) -> list[dict[str, Any]]:
-    """Return the statements, each a RawStmt with ``stmt_location`` and ``stmt_len`` in bytes."""
+def parse_scanned(scanned: Scanned, take: Callable[[int], None] = take_any) -> list[dict[str, Any]]:
+    """Return the statements, each a RawStmt with ``stmt_location`` and ``stmt_len`` in bytes.
+    ``take`` is told of memory before it is needed, in bytes, and may raise to refuse it."""
+    take(len(scanned.tokens) * _TOKEN_BYTES)
     _check_depth(scanned.tokens)
     check_for_interrupts()
     _check_parameters(scanned)
@@ -177,16 +194,100 @@ def parse_scanned(scanned: Scanned) -> list[dict[str, Any]]:
             message = error.message.decode(errors="replace")
             raise _error(_masked(message, scanned.text), error.funcname == _UNICODE)
         check_for_interrupts()
+        printed: bytes = result.parse_tree
+        take(printed.count(b"{") * _NODE_BYTES + len(printed))
         with limited_depth():
             hook = _listed(scanned.lists) if scanned.lists else None
-            tree: dict[str, Any] = json.loads(result.parse_tree, object_hook=hook)
+            tree: dict[str, Any] = _Json(printed, hook).value(0, len(printed))
     finally:
         _library.pg_query_free_parse_result(result)
     found: list[dict[str, Any]] = tree.get("stmts", [])
     return found
 
 
-def _listed(lists: Sequence[Sequence[ALiterals]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+class _Json:
+    """A large JSON text, read in pieces so that other threads run in between: ``json.loads`` lets
+    none run until it is done. ``hook``: as ``object_hook`` there."""
+
+    def __init__(self, text: bytes, hook: _Hook | None) -> None:
+        self._text = text
+        self._bytes = np.frombuffer(text, np.uint8)
+        self._hook = hook
+
+    def value(self, at: int, end: int, level: int = 0) -> Any:
+        """Return the value that is printed from ``at`` to ``end``. Raises PenstockError (57014)."""
+        check_for_interrupts()
+        text, kind = self._text, self._text[at : at + 1]
+        if end - at <= _PIECE or level == _LEVELS or kind not in (b"[", b"{"):
+            return self._loaded(text[at:end])
+        if kind == b"[":
+            found: list[Any] = []
+            for start, stop in self._pieces(at, end):
+                if stop - start <= _PIECE:
+                    found += self._loaded(b"[" + text[start:stop] + b"]")
+                else:  # it is one value
+                    found.append(self.value(start, stop, level + 1))
+            return found
+        members: dict[str, Any] = {}
+        for start, stop in self._pieces(at, end):
+            if stop - start <= _PIECE:
+                members |= self._loaded(b"{" + text[start:stop] + b"}")
+            else:
+                colon = text.index(b":", start)
+                name = json.loads(text[start:colon])
+                members[name] = self.value(colon + 1, stop, level + 1)
+        return members
+
+    def _loaded(self, text: bytes) -> Any:
+        return json.loads(text, object_hook=self._hook)
+
+    def _pieces(self, at: int, end: int) -> Iterator[tuple[int, int]]:
+        commas = np.empty(2 * (end - at) // _PIECE + 2, np.int64)
+        count = _commas(self._bytes, at + 1, end - 1, _PIECE, commas)
+        start = at + 1
+        for comma in commas[:count].tolist():
+            yield start, comma
+            start = comma + 1
+        yield start, end - 1
+
+
+@kernel(f"int64({BYTES}, int64, int64, int64, int64[::1])")
+def _commas(
+    text: npt.NDArray[np.uint8], at: int, end: int, size: int, found: npt.NDArray[np.int64]
+) -> int:
+    """Cut the inside of a JSON array or object at commas between its members, into pieces of at
+    most ``size`` bytes, or of one member. Return the number of commas that were put into
+    ``found``, which must have room for two in ``size`` bytes, and two more."""
+    count, start, comma, depth, quoted = 0, at, -1, 0, False
+    i = at
+    while i <= end:
+        byte = text[i] if i < end else 44
+        if quoted:
+            if byte == 92:
+                i += 1
+            elif byte == 34:
+                quoted = False
+        elif byte == 34:
+            quoted = True
+        elif byte == 91 or byte == 123:
+            depth += 1
+        elif byte == 93 or byte == 125:
+            depth -= 1
+        elif byte == 44 and depth == 0:
+            if i - start > size and comma >= start:
+                found[count] = comma
+                count += 1
+                start = comma + 1
+            if i - start > size and i < end:
+                found[count] = i
+                count += 1
+                start = i + 1
+            comma = i
+        i += 1
+    return count
+
+
+def _listed(lists: Sequence[Sequence[ALiterals]]) -> _Hook:
     """Return a function that puts literals in the place of the parameters that stand for them."""
 
     def hook(node: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ PostgreSQL cannot parse raises PostgreSQL's syntax error (42601).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -25,7 +25,14 @@ from penstock.sql.grammar import (
     type,
     vacuum,
 )
-from penstock.sql.grammar.libpg_query import Scanned, Token, parse_scanned, parse_tree, scan
+from penstock.sql.grammar.libpg_query import (
+    Scanned,
+    Token,
+    parse_scanned,
+    parse_tree,
+    scan,
+    take_any,
+)
 from penstock.sql.grammar.names import Readers, any_name, any_names, not_supported
 from penstock.sql.grammar.parsenodes import RangeVar, Statement
 from penstock.sql.grammar.raw_node import Json, RawNode
@@ -169,13 +176,13 @@ _VERBS: Final = ("create", "alter", "drop", "set")
 """Words that name a statement only together with the next word."""
 
 
-def parse(text: str) -> Statement:
-    """Parse one statement; a semicolon may end it.
+def parse(text: str, take: Callable[[int], None] = take_any) -> Statement:
+    """Parse one statement; a semicolon may end it. ``take``: as in ``parse_scanned``.
 
     Raises FeatureNotSupported, SqlSyntaxError. No statement, or more than one, is a syntax error,
     as in PostgreSQL's extended query protocol.
     """
-    statements = parse_script(text)
+    statements = parse_script(text, take)
     if not statements:
         raise SqlSyntaxError("syntax error at end of input")
     if len(statements) > 1:
@@ -183,9 +190,10 @@ def parse(text: str) -> Statement:
     return statements[0]
 
 
-def parse_script(text: str) -> list[Statement]:
-    """Parse all statements of a text, separated by semicolons; raise the first error."""
-    return [_statement(node, source) for node, source in _parsed(text)]
+def parse_script(text: str, take: Callable[[int], None] = take_any) -> list[Statement]:
+    """Parse all statements of a text, separated by semicolons; raise the first error. ``take``: as
+    in ``parse_scanned``."""
+    return [_statement(node, source) for node, source in _parsed(text, take)]
 
 
 def parse_table_name(text: str) -> RangeVar:
@@ -200,13 +208,13 @@ def parse_table_name(text: str) -> RangeVar:
     raise SqlSyntaxError("a table's name was expected")
 
 
-def _parsed(text: str) -> Iterator[tuple[Json, Source]]:
+def _parsed(text: str, take: Callable[[int], None] = take_any) -> Iterator[tuple[Json, Source]]:
     """Yield the node and the text of each statement."""
     plain, found = rewrite(scan(text))
     tokens = plain.tokens
     data = (plain.text if plain.lists else text).encode()
     starts = [token.start for token in tokens]
-    for statement in parse_scanned(plain):
+    for statement in parse_scanned(plain, take):
         first = statement.get("stmt_location", 0)
         length = statement.get("stmt_len", 0)
         end = first + length if length else len(data)
