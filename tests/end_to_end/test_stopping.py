@@ -16,6 +16,7 @@ from faults.node_process import NodeProcess
 from fix_postgres import Database
 from fix_proxy import Proxy
 from penstock import Node
+from penstock.embedded import CommandFailed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -184,3 +185,24 @@ def test_a_silent_publisher_holds_no_stop_up(
     began = time.monotonic()
     assert ended(node) == 0
     assert time.monotonic() - began < 5
+
+
+def test_a_run_is_not_caught_up_with_another_publisher(
+    node: NodeProcess, database: Database, database_on: Callable[..., Database]
+) -> None:
+    """Its position is before the last cut."""
+    other = database_on(16)
+    while database.value("SELECT pg_current_wal_insert_lsn()") < other.value(
+        "SELECT pg_current_wal_insert_lsn()"
+    ):
+        database.execute("SELECT pg_switch_wal(); INSERT INTO t SELECT max(id) + 1 FROM t")
+    subscribe(node, database, "fast")
+    run = (*_RUN, "-D", str(node.folder))
+    assert "caught up" in node.command(*run)
+    node.sql(f"ALTER SUBSCRIPTION s CONNECTION '{other.conninfo}'")
+    with pytest.raises(CommandFailed, match="another publisher") as failed:
+        node.command(*run)
+    assert "exit status 1" in str(failed.value)
+    node.sql("ALTER SUBSCRIPTION s DISABLE; ALTER SUBSCRIPTION s SET (slot_name = NONE)")
+    node.sql("DROP SUBSCRIPTION s")
+    database.execute("SELECT pg_drop_replication_slot('s')")

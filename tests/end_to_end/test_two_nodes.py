@@ -21,7 +21,7 @@ from faults.node_process import NodeProcess
 from fix_object_store import ObjectStore
 from fix_postgres import Database
 from penstock import Node
-from penstock.embedded import wait_until
+from penstock.embedded import CommandFailed, wait_until
 from penstock.lakehouse.log import entry_uri, list_log
 from penstock.lakehouse.storage import Storage
 
@@ -85,6 +85,27 @@ def test_a_copy_is_refused_while_the_node_runs(
     assert node.stop() == 0
     copy.start()
     caught_up(copy, database)
+
+
+def test_a_copy_with_the_warehouse_in_its_folder(tmp_path: Path, database: Database) -> None:
+    """It has a warehouse of its own, and the running node's slot."""
+    database.execute(_SETUP)
+    node = NodeProcess(tmp_path / "node", warehouse=tmp_path / "node" / "warehouse")
+    copy = NodeProcess(tmp_path / "copy", warehouse=tmp_path / "copy" / "warehouse")
+    with contextlib.closing(node), contextlib.closing(copy):
+        node.init()
+        node.sql(f"CREATE SUBSCRIPTION s CONNECTION '{database.conninfo}' PUBLICATION p")
+        node.start()
+        caught_up(node, database)
+        shutil.copytree(node.folder, copy.folder)
+        copy.configure()  # the warehouse in its own folder
+        with pytest.raises(CommandFailed, match="is in use by another node"):
+            copy.sql("DROP SUBSCRIPTION s")
+        copy.start()
+        assert copy.wait_end(60) == _IN_USE
+        assert str(node.folder) in copy.log()
+        database.execute("INSERT INTO t SELECT generate_series(1, 100)")
+        caught_up(node, database)
 
 
 @part_of_make_faults

@@ -216,10 +216,12 @@ class Backend:
         self._socket.stop_reading()
 
     def end_if_left(self) -> None:
-        """Cancel a statement that changes nothing once its client has closed the connection; called
-        from another thread. Others are carried out, as on a server."""
+        """Cancel a statement that changes nothing, or waits for its turn, once its client has closed
+        the connection; called from another thread. Others are carried out, as on a server."""
         runner = self.runner
-        if runner is not None and runner.changes_nothing and self._socket.left:
+        if runner is None or not (runner.changes_nothing or runner.waits_for_turn):
+            return
+        if self._socket.left:
             runner.terminate()
 
     def shut_down(self) -> None:
@@ -439,8 +441,7 @@ class Backend:
         event: Event | None = None
         try:
             if not self._terminated:
-                timeout_s = self._options_now().idle_session_timeout_s or None
-                event = self._pump.next_event(timeout_s)
+                event = self._pump.next_event(self._longest_idle_s())
         except ClientLeft:
             # The client has read everything: otherwise its kernel would reset the connection.
             self._services.heard(self.pid)
@@ -454,6 +455,13 @@ class Backend:
                 "terminating connection due to idle-session timeout", sqlstate="57P05"
             )
         return event
+
+    def _longest_idle_s(self) -> float | None:
+        """Return the longest wait for the next message; a transaction may be idle for ever."""
+        assert self.runner is not None
+        if self.runner.transaction_status is not TransactionStatus.IDLE:
+            return None
+        return self._options_now().idle_session_timeout_s or None
 
     def _answered(self) -> None:
         """Report that an answer was sent completely."""

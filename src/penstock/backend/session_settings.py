@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.errors import FeatureNotSupported, InvalidParameterValue, UndefinedObject
+from penstock.errors import (
+    FeatureNotSupported,
+    InvalidParameterValue,
+    PenstockError,
+    UndefinedObject,
+)
 from penstock.guc.guc_tables import settings
 from penstock.identifiers import split_identifiers
 from penstock.protocol.answers import ParameterChange
@@ -149,6 +154,12 @@ class SessionSettings:
         setting = self._known.get(key)
         if setting is not None and key not in _ONLY:
             setting.check_context(name, starting=self._starting, superuser=self._superuser())
+        elif key in self._node and key not in _ONLY:  # only a node has it
+            raise PenstockError(
+                f'parameter "{name}" cannot be changed now',
+                hint="Change it in penstock.toml, and send the node SIGHUP.",
+                sqlstate="55P02",
+            )
         elif "." not in key and key not in _ONLY:
             raise _unknown(name)
         if value is None:

@@ -425,12 +425,12 @@ def shown_default(known: dataclasses.Field[Any]) -> str:
     return kind.show({} if known.default is dataclasses.MISSING else known.default)
 
 
-def plain(parameters: Parameters) -> Iterator[tuple[str, str]]:
-    """Yield names and values of the parameters that are a number, a text or a boolean, as the file
-    has them."""
+def plain(parameters: Parameters, *, texts: bool = True) -> Iterator[tuple[str, str]]:
+    """Yield names and values of the parameters that are a number or a boolean, and of ``texts``, as
+    the file has them."""
     for known in dataclasses.fields(parameters):
         kind = known.metadata.get("kind")
-        if isinstance(kind, Integer | Real | Boolean | String):
+        if isinstance(kind, Integer | Real | Boolean) or (texts and isinstance(kind, String)):
             text = kind.show(getattr(parameters, known.name))
             yield known.name, json.loads(text) if text.startswith('"') else text
 

@@ -30,6 +30,7 @@ from penstock.errors import (
     DuplicateObject,
     InvalidParameterValue,
     NotInPrerequisiteState,
+    StorageError,
     UndefinedObject,
 )
 from penstock.lakehouse.cluster import Cluster, Spark
@@ -182,11 +183,23 @@ class Node:
             owner, node_id = self._warehouse.owner(), self._catalog.node_info.node_id
             if owner not in (None, node_id):
                 raise self._warehouse.not_ours(owner, node_id)
+        self._check_no_copy()
         if self._others is None:
             self._others = lease_on(self._warehouse, self.folder / LOCK_FILE)
         if self._others is not None and not self._catalog.node_lock.is_held():
             running = running_process(self.folder)
             self._others.check_free(None if running is None else running.pid)
+
+    def _check_no_copy(self) -> None:
+        """Check that no node runs on the warehouse that this one had before: this folder may be a
+        copy, its warehouse with it. Raises ObjectInUse."""
+        recorded, node_id = self._catalog.warehouse(), self._catalog.node_info.node_id
+        if recorded in (None, self._warehouse.uri):
+            return
+        former = Warehouse(recorded, fsync=False)
+        with contextlib.suppress(StorageError):  # it has been removed, or cannot be reached
+            if former.owner() == node_id and (lease := lease_on(former, self.folder / LOCK_FILE)):
+                lease.check_free(None)
 
     # Statements
 
@@ -300,6 +313,7 @@ class Node:
                 log.info("the state store has been upgraded; a copy from before is %s", before)
             self._check_spark()
             self._warehouse = self._make_warehouse()
+            self._check_no_copy()
             take_warehouse(self._catalog, self._warehouse)
             if not self._take_lease(stop):
                 return

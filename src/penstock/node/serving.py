@@ -270,7 +270,8 @@ def _listen_options(parameters: Parameters) -> ListenOptions:
 
 
 def _settings(parameters: Parameters) -> Mapping[str, str]:
-    """Return the parameters that a server also has, as SHOW prints them, by lower-case name."""
+    """Return the parameters that a server also has, and numbers and booleans that only a node has,
+    as SHOW prints them, by lower-case name."""
     version = parameters.server_version
     known = settings(version)
     shown = {
@@ -278,7 +279,9 @@ def _settings(parameters: Parameters) -> Mapping[str, str]:
         for name, text in guc.plain(parameters)
         if name in known
     }
+    own = {name: text for name, text in guc.plain(parameters, texts=False) if name not in known}
     return {
+        **own,
         **shown,
         "server_version": f"{version}.0",
         "server_version_num": f"{version * 10000}",

@@ -495,14 +495,15 @@ def wait_for_cut(
 def wait_for_all(
     node: FollowingNode, positions: Mapping[str, Lsn], timeout: float, stop: threading.Event | None
 ) -> Sequence[CatchupState]:
-    """Wait until each subscription has a cut at or after its position, or until ``stop``. Raises as
-    ``wait_for_cut``."""
+    """Wait until each subscription follows, with a cut at or after its position, or until ``stop``.
+    Raises as ``wait_for_cut``."""
     deadline = time.monotonic() + timeout
     for name, lsn in positions.items():
         while not (stop is not None and stop.is_set()):
             step = min(_STEP, max(0.0, deadline - time.monotonic()))
             try:
                 node.wait_for(lsn, subscription=name, timeout=step)
+                _check_follows(node, name)
                 break
             except NotInPrerequisiteState:
                 if time.monotonic() >= deadline:
@@ -511,6 +512,20 @@ def wait_for_all(
     return [
         catchup_state(status[n], lsn, node.cut(n)) for n, lsn in positions.items() if n in status
     ]
+
+
+def _check_follows(node: FollowingNode, name: str) -> None:
+    """Check that a worker has found the publisher as it was: a cut of before may be later than the
+    position of one that was restored from a backup. Raises NotInPrerequisiteState, and the error
+    that has stopped the subscription."""
+    statuses = [status for status in node.status() if status.name == name]
+    check_not_stopped(statuses, name)
+    if not all(status.state in AT_WORK for status in statuses):
+        time.sleep(_POLL)
+        raise NotInPrerequisiteState(
+            f'subscription "{name}" does not follow its publisher yet',
+            hint="Look at: penstock status",
+        )
 
 
 def all_ready(statuses: Iterable[SubscriptionStatus], name: str) -> bool:
