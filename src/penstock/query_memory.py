@@ -10,8 +10,10 @@ have ends with 53200; no other statement does.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final
 
 import duckdb
@@ -29,8 +31,19 @@ _OF_THE_REST: Final = 2
 _RESERVED: Final = 4
 """One of so many parts is left to the key checks of changes: open queries cannot stop them."""
 _OF_A_CHANGE: Final = 2
+_OF_A_ROLE: Final = 2
+"""The statements of a role get one of so many parts together, also while they wait for clients."""
 _DETAIL: Final = 'The statement needs more than {}, its share of "query_mem" ({}).'
 _HINT: Final = 'Increase "query_mem", or run fewer large queries at once.'
+
+
+_OWNER: Final[ContextVar[int | None]] = ContextVar("owner", default=None)
+
+
+def belongs_to(role: int | None) -> None:
+    """Let what this thread takes from now on count as a role's; None: as nobody's, without a limit
+    of its own."""
+    _OWNER.set(role)
 
 
 class QueryMemory:
@@ -39,6 +52,7 @@ class QueryMemory:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._lent = 0
+        self._owned: Counter[int] = Counter()
         self._lock = threading.RLock()  # the garbage collector may give memory back, too
 
     @property
@@ -52,12 +66,13 @@ class QueryMemory:
         """Lend memory to a DuckDB during the ``with`` block; return its limit in bytes. ``change``:
         it checks what a statement writes. Raises OutOfMemory (53200) if the DuckDB holds more
         already."""
+        owner = _OWNER.get()
         with self._lock:
             if change:
                 size = max(self.limit - self._lent, 0) // _OF_A_CHANGE
             else:
-                size = self._for_queries() // _OF_THE_REST
-            self._lent += size
+                size = self._for_queries(owner) // _OF_THE_REST
+            self._count(size, owner)
         try:
             try:
                 duck.execute(f"SET memory_limit = '{(OWN + size) >> 10} KiB'")
@@ -65,26 +80,36 @@ class QueryMemory:
                 raise self.error(OWN + size) from None
             yield OWN + size
         finally:
-            self.give_back(size)
+            self.give_back(size, owner)
 
-    def _for_queries(self) -> int:
-        return max(self.limit - self.limit // _RESERVED - self._lent, 0)
+    def _for_queries(self, owner: int | None) -> int:
+        rest = self.limit - self.limit // _RESERVED - self._lent
+        if owner is not None:
+            rest = min(rest, self.limit // _OF_A_ROLE - self._owned[owner])
+        return max(rest, 0)
 
-    def grow(self, by: int, size: int) -> None:
+    def _count(self, size: int, owner: int | None) -> None:
+        self._lent += size
+        if owner is not None:
+            self._owned[owner] += size
+
+    def grow(self, by: int, size: int, owner: int | None) -> None:
         """Lend ``by`` bytes to objects that have ``size`` with them; as much must be left for
         others. Raises OutOfMemory (53200)."""
         with self._lock:
-            rest = self._for_queries()
+            rest = self._for_queries(owner)
             fits = size <= rest - by
             if fits:
-                self._lent += by
+                self._count(by, owner)
         if not fits:
             raise self.error((rest + size - by) // 2)
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, owner: int | None) -> None:
         """Take back what ``grow`` has lent."""
         with self._lock:
-            self._lent -= size
+            self._count(-size, owner)
+            if owner is not None and not self._owned[owner]:
+                del self._owned[owner]
 
     def error(self, had: int) -> PenstockError:
         """Return the error of a statement that had so many bytes and needs more."""
@@ -97,7 +122,7 @@ class Held:
     """Counts Python's objects of one statement until ``release``, or in a ``with`` block."""
 
     def __init__(self, memory: QueryMemory) -> None:
-        self._memory = memory
+        self._memory, self._owner = memory, _OWNER.get()
         self._size = self._counted = 0
 
     def take(self, size: int) -> None:
@@ -105,13 +130,13 @@ class Held:
         self._size += size
         by = self._size - _SMALL - self._counted
         if by > 0:
-            self._memory.grow(by, self._counted + by)
+            self._memory.grow(by, self._counted + by, self._owner)
             self._counted += by
 
     def release(self) -> None:
         """Give the memory back."""
         counted, self._size, self._counted = self._counted, 0, 0
-        self._memory.give_back(counted)
+        self._memory.give_back(counted, self._owner)
 
     def __enter__(self) -> Held:
         return self

@@ -5,16 +5,19 @@ from __future__ import annotations
 import select
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psycopg
 import pytest
 
 from fix_lake import LakeServer
 from penstock.embedded import wait_until
 from penstock.pipeline.duck import lent
-from penstock.query_memory import MEMORY, OWN
+from penstock.query_memory import MEMORY, OWN, QueryMemory, belongs_to
 from penstock.sqlstate import OutOfMemory
 
 _MEGABYTE = 1 << 20
@@ -98,21 +101,21 @@ def test_rows_count_until_their_client_has_read_them(lake: LakeServer) -> None:
     """Who does not read leaves less to others, until the connection ends."""
     rows = f"SELECT repeat('x', 200) {_TABLES} LIMIT "
     with connect(lake) as other:
-        other.execute(f"{rows} 35000")
+        other.execute(f"{rows} 26000")
         silent = connect(lake)
         with silent:
-            silent.pgconn.send_query(f"{rows} 34000".encode())
+            silent.pgconn.send_query(f"{rows} 24000".encode())
             select.select([silent.pgconn.socket], [], [])  # its first rows
             with pytest.raises(psycopg.errors.OutOfMemory):
-                other.execute(f"{rows} 35000")
+                other.execute(f"{rows} 26000")
             silent.pgconn.finish()
         wait_until(lambda: MEMORY.lent == 0, "the end of the session")
-        other.execute(f"{rows} 35000")
+        other.execute(f"{rows} 26000")
 
 
 def test_a_long_string_counts_less_than_a_long_tree(lake: LakeServer) -> None:
     with connect(lake) as connection:
-        text = "x" * (6 * _MEGABYTE)
+        text = "x" * (4 * _MEGABYTE)
         assert connection.execute(f"SELECT length('{text}')").fetchone() == (len(text),)
         with pytest.raises(psycopg.errors.OutOfMemory):
             connection.execute("SELECT " + "1+" * (2 * _MEGABYTE) + "1")
@@ -136,3 +139,20 @@ def test_queries_of_tables_share_it_too() -> None:
     finally:
         MEMORY.limit = before
     assert MEMORY.lent == 0
+
+
+def test_a_role_leaves_half_to_others() -> None:
+    """Also while its portals wait for the client."""
+    memory = QueryMemory(_LIMIT)
+
+    def lent_to(role: int | None) -> int:
+        belongs_to(role)
+        for _ in range(10):
+            portals.enter_context(memory.lend(portals.enter_context(duckdb.connect())))
+        return memory.lent
+
+    with ExitStack() as portals:
+        one = copy_context().run(lent_to, 16400)
+        assert _LIMIT // 4 < one <= _LIMIT // 2
+        assert one < copy_context().run(lent_to, 16401) <= _LIMIT * 3 // 4
+    assert memory.lent == 0 and not memory._owned

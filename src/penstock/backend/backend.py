@@ -216,8 +216,8 @@ class Backend:
         self._socket.stop_reading()
 
     def end_if_left(self) -> None:
-        """Cancel a statement that changes nothing, or waits for its turn, once its client has closed
-        the connection; called from another thread. Others are carried out, as on a server."""
+        """Cancel a statement that changes nothing, or waits for its turn, once its client has left;
+        called from another thread. Others are carried out, as on a server."""
         runner = self.runner
         if runner is None or not (runner.changes_nothing or runner.waits_for_turn):
             return

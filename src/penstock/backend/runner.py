@@ -67,7 +67,7 @@ from penstock.protocol.replication_grammar import (
     parse_replication_command,
 )
 from penstock.protocol.startup import ReplicationMode
-from penstock.query_memory import MEMORY, Held
+from penstock.query_memory import MEMORY, Held, belongs_to
 from penstock.sql import (
     CloseCursor,
     Copy,
@@ -155,6 +155,7 @@ class SessionRunner:
     def __init__(self, context: SessionContext, services: SessionServices) -> None:
         self._context = context
         self._services = services
+        belongs_to(None if context.role.superuser else context.role.oid)
         self._turn = Turn(services.turns)
         self._cancellation = Cancellation(services.jobs, self._turn.share)
         self._walsender = context.parameters.replication is not ReplicationMode.NONE

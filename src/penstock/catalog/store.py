@@ -60,6 +60,7 @@ _PRIMARY_CODE: Final = 0xFF
 """The mask of the primary code in SQLite's result codes; the other bits only refine it."""
 _LOCKED: Final = "55P03"
 _DISK_FULL: Final = "53100"
+_NO_RIGHT: Final = "42501"
 _DATA_CORRUPTED: Final = "XX001"
 _UNLOCK: Final = "Another process keeps it locked; end that process."
 _PUT_BACK: Final = (
@@ -249,6 +250,8 @@ def _of_server(error: BaseException | None) -> tuple[str | None, str]:
         return _LOCKED, _UNLOCK
     if sqlstate == _DISK_FULL:
         return _DISK_FULL, "Free disk space on the server of the parameter state."
+    if sqlstate == _NO_RIGHT:
+        return _NO_RIGHT, "The role must own the database: ALTER DATABASE ... OWNER TO ..."
     return None, "Check that the database of the parameter state can be reached."
 
 

@@ -416,6 +416,8 @@ def _table(
 # --until-caught-up``).
 
 _POLL: Final = 0.05
+_TOLD: Final = 3
+"""Tables that an error names."""
 _STEP: Final = 1.0
 """Seconds between two checks whether to stop waiting."""
 
@@ -484,11 +486,7 @@ def wait_for_cut(
             return cut
         check(name)
         if time.monotonic() >= deadline:
-            raise NotInPrerequisiteState(
-                f'subscription "{name}" has not reached {position} within {timeout:g} s',
-                detail=f"The last cut is at {cut.lsn if cut else 'no LSN yet'}.",
-                hint="Look at: penstock status",
-            )
+            raise _not_reached(node.status(), name, position, cut, timeout)
         time.sleep(_POLL)
 
 
@@ -507,11 +505,40 @@ def wait_for_all(
                 break
             except NotInPrerequisiteState:
                 if time.monotonic() >= deadline:
-                    raise
+                    found = (node.status(), name, lsn, node.cut(name))
+                    raise _not_reached(*found, timeout) from None
     status = {s.name: s for s in node.status()}
     return [
         catchup_state(status[n], lsn, node.cut(n)) for n, lsn in positions.items() if n in status
     ]
+
+
+def _not_reached(
+    statuses: Sequence[SubscriptionStatus],
+    name: str,
+    position: Lsn,
+    cut: Cut | None,
+    timeout: float,
+) -> NotInPrerequisiteState:
+    """Return the error of a wait that has taken too long, with what it has waited for."""
+    reasons = [f"The last cut is at {cut.lsn if cut else 'no LSN yet'}."]
+    for status in statuses:
+        if status.name != name:
+            continue
+        waiting = [table for table in status.tables if not (table.ready or table.parked)]
+        reasons += [
+            f"Table {each.name} is not copied yet{f': {each.error}' if each.error else ''}."
+            for each in waiting[:_TOLD]
+        ]
+        reasons += [f"{len(waiting) - _TOLD} more tables are not."] * (len(waiting) > _TOLD)
+        if status.state not in AT_WORK or status.error:
+            told = f": {status.error}" if status.error else ""
+            reasons.append(f"The subscription is {status.state}{told}.")
+    return NotInPrerequisiteState(
+        f'subscription "{name}" has not reached {position} within {timeout:g} s',
+        detail=" ".join(reasons),
+        hint="Look at: penstock status",
+    )
 
 
 def _check_follows(node: FollowingNode, name: str) -> None:

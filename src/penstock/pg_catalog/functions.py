@@ -220,6 +220,52 @@ def _read(line: str) -> CatalogFunction:
     return CatalogFunction(name, split, rest)
 
 
+_IN_ALL_VERSIONS: Final = {
+    "pg_get_keywords": TableFunction(
+        "pg_get_keywords",
+        (),
+        (("word", "text"), ("catcode", "char"), ("catdesc", "text")),
+        'SELECT k.word AS o1, k.catcode AS o2, k.catdesc AS o3 FROM cat."penstock_keywords" k',
+        tables=("penstock_keywords",),
+    ),
+    "pg_available_extensions": TableFunction(
+        "pg_available_extensions",
+        (),
+        (("name", "name"), ("default_version", "text"), ("comment", "text")),
+        "SELECT NULL AS o1, NULL AS o2, NULL AS o3 WHERE false",
+    ),
+    "pg_options_to_table": TableFunction(
+        "pg_options_to_table",
+        ("_text",),
+        (("option_name", "text"), ("option_value", "text")),
+        "SELECT split_part(o, '=', 1) AS o1, "
+        "CASE WHEN contains(o, '=') THEN substr(o, strpos(o, '=') + 1) END AS o2 "
+        "FROM (SELECT unnest({0}) AS o)",
+    ),
+    "pg_partition_ancestors": TableFunction(
+        "pg_partition_ancestors",
+        ("regclass",),
+        (("relid", "regclass"),),
+        'SELECT a.relid AS o1 FROM cat."penstock_partition_ancestors" AS a '
+        "WHERE a.child = {0} ORDER BY a.position",
+        tables=("penstock_partition_ancestors",),
+    ),
+    "pg_partition_tree": TableFunction(
+        "pg_partition_tree",
+        ("regclass",),
+        (
+            ("relid", "regclass"),
+            ("parentrelid", "regclass"),
+            ("isleaf", "bool"),
+            ("level", "int4"),
+        ),
+        "SELECT t.relid AS o1, t.parentrelid AS o2, t.isleaf AS o3, t.level AS o4 "
+        'FROM cat."penstock_partition_tree" AS t WHERE t.root = {0}',
+        tables=("penstock_partition_tree",),
+    ),
+}
+
+
 def table_functions(version: int) -> Mapping[str, TableFunction]:
     """Return the functions in FROM, as the reported version has them."""
     members = 'cat."penstock_publication_tables" AS m'
@@ -242,48 +288,7 @@ def table_functions(version: int) -> Mapping[str, TableFunction]:
             f"SELECT {targets} FROM {members} WHERE {where}",
             tables=tables,
         ),
-        "pg_get_keywords": TableFunction(
-            "pg_get_keywords",
-            (),
-            (("word", "text"), ("catcode", "char"), ("catdesc", "text")),
-            'SELECT k.word AS o1, k.catcode AS o2, k.catdesc AS o3 FROM cat."penstock_keywords" k',
-            tables=("penstock_keywords",),
-        ),
-        "pg_available_extensions": TableFunction(
-            "pg_available_extensions",
-            (),
-            (("name", "name"), ("default_version", "text"), ("comment", "text")),
-            "SELECT NULL AS o1, NULL AS o2, NULL AS o3 WHERE false",
-        ),
-        "pg_options_to_table": TableFunction(
-            "pg_options_to_table",
-            ("_text",),
-            (("option_name", "text"), ("option_value", "text")),
-            "SELECT split_part(o, '=', 1) AS o1, "
-            "CASE WHEN contains(o, '=') THEN substr(o, strpos(o, '=') + 1) END AS o2 "
-            "FROM (SELECT unnest({0}) AS o)",
-        ),
-        "pg_partition_ancestors": TableFunction(
-            "pg_partition_ancestors",
-            ("regclass",),
-            (("relid", "regclass"),),
-            'SELECT a.relid AS o1 FROM cat."penstock_partition_ancestors" AS a '
-            "WHERE a.child = {0} ORDER BY a.position",
-            tables=("penstock_partition_ancestors",),
-        ),
-        "pg_partition_tree": TableFunction(
-            "pg_partition_tree",
-            ("regclass",),
-            (
-                ("relid", "regclass"),
-                ("parentrelid", "regclass"),
-                ("isleaf", "bool"),
-                ("level", "int4"),
-            ),
-            "SELECT t.relid AS o1, t.parentrelid AS o2, t.isleaf AS o3, t.level AS o4 "
-            'FROM cat."penstock_partition_tree" AS t WHERE t.root = {0}',
-            tables=("penstock_partition_tree",),
-        ),
+        **_IN_ALL_VERSIONS,
     }
 
 
