@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, Protocol, TypeVar
+from weakref import WeakSet
 
 _CHECK: Final[ContextVar[Callable[[], None] | None]] = ContextVar("interrupts", default=None)
 
@@ -16,6 +17,37 @@ _CHECK: Final[ContextVar[Callable[[], None] | None]] = ContextVar("interrupts", 
 def process_interrupts(check: Callable[[], None]) -> None:
     """Let ``check_for_interrupts`` call ``check`` in this thread."""
     _CHECK.set(check)
+
+
+# What a statement has open is closed when it fails. The garbage collector would come too late: an
+# error's traceback holds what the statement was doing.
+
+
+class Open(Protocol):
+    """Something that holds memory or files until it is closed, such as a generator."""
+
+    def close(self) -> None:
+        """Let them go. It may be closed already."""
+
+
+_Work = TypeVar("_Work", bound=Open)
+_OPEN: Final[ContextVar[WeakSet[Open] | None]] = ContextVar("open", default=None)
+
+
+def note_open(work: _Work) -> _Work:
+    """Let ``close_open`` close the work of this thread's session; return it."""
+    known = _OPEN.get()
+    if known is None:
+        known = WeakSet()
+        _OPEN.set(known)
+    known.add(work)
+    return work
+
+
+def close_open() -> None:
+    """Close what statements of this thread's session have left open."""
+    for work in tuple(_OPEN.get() or ()):
+        work.close()
 
 
 def check_for_interrupts() -> None:

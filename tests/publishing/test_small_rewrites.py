@@ -20,6 +20,7 @@ from penstock.executor.block_commit import CommitBlocks
 from penstock.executor.row_work import LeafWork
 from penstock.lakehouse.change import StagedCommit
 from penstock.pipeline.evaluate import Evaluation
+from penstock.query_memory import MEMORY
 from publishing.lake_node import LakeNode
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
@@ -132,6 +133,7 @@ def test_files_of_an_insert_that_fails_are_gone(lake: LakeNode) -> None:
     ):
         with pytest.raises(psycopg.errors.CheckViolation):
             lake.execute(statement)
+    assert MEMORY.lent == 0
     assert sorted(lake.rows("SELECT * FROM routed")) == [(1, 0), (2, 5), (11, 5)]
     folder = lake.node.folder / "warehouse" / "public"
     assert len([*folder.glob("routed[12]/*.parquet")]) == 2

@@ -38,6 +38,7 @@ from penstock.errors import (
 from penstock.executor.lake import CopyRequest
 from penstock.executor.writer import Writer
 from penstock.guc import in_seconds_or_bytes, read_integer
+from penstock.interrupts import close_open
 from penstock.lsn import Lsn
 from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.pgtypes.pg_type import TEXT
@@ -329,6 +330,7 @@ class SessionRunner:
         """Clean up after a failed statement. Drop temporary slots, as PostgreSQL does. Return the
         settings that the rollback has changed."""
         self.end_statement()
+        close_open()
         self._block.fail()
         self._services.slots.take_back(self._context.pid, sent=False)
         self._services.slots.end_session(self._context.pid)
@@ -345,6 +347,7 @@ class SessionRunner:
     def close(self) -> None:
         """End the session: roll back its block, and release its snapshot and slots."""
         self.end_statement()
+        close_open()
         self._block.abandon()
         self._services.snapshots.withdraw(self._context.pid, block=True)
         self._services.slots.take_back(self._context.pid, sent=True)

@@ -31,7 +31,7 @@ from penstock.errors import (
     PenstockError,
     ProtocolViolation,
 )
-from penstock.interrupts import check_for_interrupts
+from penstock.interrupts import check_for_interrupts, note_open
 from penstock.pg_catalog.functions import (
     OpenRows,
     PythonFunction,
@@ -298,8 +298,8 @@ class CatalogDatabase:
         self, found: Iterable[Sequence[tuple[Any, ...]]], kinds: Sequence[str]
     ) -> list[Cells]:
         """Return all rows. Raises OutOfMemory (53200)."""
-        rows, held = _KeptRows(), Held(MEMORY)
-        weakref.finalize(rows, held.release)
+        held = Held(MEMORY)
+        rows = note_open(_KeptRows(held))
         for some in found:
             check_for_interrupts()
             cells = [self._cells(row, kinds) for row in some]
@@ -487,7 +487,18 @@ def _kind(type_oid: int) -> str:
 
 
 class _KeptRows(list[Cells]):
-    """Rows that wait for their client; their memory is counted for as long as the list lives."""
+    """Rows that wait for their client; their memory is counted for as long as the list lives, or
+    until the statement has failed."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __init__(self, held: Held) -> None:
+        super().__init__()
+        self._release = weakref.finalize(self, held.release)
+
+    def close(self) -> None:
+        """Count the rows no longer: nobody reads them."""
+        self._release()
 
 
 def _size(row: Cells) -> int:

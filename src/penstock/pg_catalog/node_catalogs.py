@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from copy import copy
@@ -23,6 +23,7 @@ from penstock.errors import (
     ValueNotRepresentable,
     WrongObjectType,
 )
+from penstock.interrupts import note_open
 from penstock.lakehouse.identity import EntryMark, entry_mark
 from penstock.lakehouse.state import TableState, load
 from penstock.lakehouse.warehouse import Warehouse
@@ -574,8 +575,9 @@ class NodeCatalogs:
             database.close()
             return Rows(fields, rows)
         if isinstance(rows, ColumnRows):
-            return Rows(fields, replace(rows, batches=_closing(database, rows.batches)))
-        return Rows(fields, _closing(database, rows))
+            batches = note_open(_closing(database, rows.batches))
+            return Rows(fields, replace(rows, batches=batches))
+        return Rows(fields, note_open(_closing(database, rows)))
 
     def column_types(self, schema: str, table: str) -> Mapping[str, int]:
         """Return the type oids of a table's columns, in its order; empty if there is no such
@@ -731,7 +733,7 @@ class NodeCatalogs:
         ]
 
 
-def _closing(database: CatalogDatabase, rows: Iterable[_Rows]) -> Iterator[_Rows]:
+def _closing(database: CatalogDatabase, rows: Iterable[_Rows]) -> Generator[_Rows, None, None]:
     try:
         yield from rows
     finally:

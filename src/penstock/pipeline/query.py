@@ -8,7 +8,7 @@ it needs them; other queries keep their inputs until the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import duckdb
 import pyarrow as pa
 
+from penstock.interrupts import note_open
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.copy_to import CopyTable, read_rows
@@ -61,6 +62,11 @@ class LakeQuery:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the query's rows; closing the iterator ends the query. ``once``: each input is read
         once, in a stream. Raises PenstockError."""
+        return note_open(self._run(sql, inputs, once))
+
+    def _run(
+        self, sql: str, inputs: Sequence[QueryInput], once: bool
+    ) -> Generator[pa.RecordBatch, None, None]:
         with lent() as duck, self._interrupts.interrupting(duck.interrupt):
             try:
                 for given in inputs:
