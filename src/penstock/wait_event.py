@@ -1,7 +1,8 @@
 """The waits of this process for something outside it (wait_event.c).
 
-A thread calls ``waiting`` around a call that only storage or Spark can end. The node's reports ask
-for the longest wait of a kind; they decide how long is too long.
+A thread calls ``waiting`` around a call that only storage, the state store's server or Spark can
+end. The node's reports, and a stop, ask for the longest wait of a kind; they decide how long is too
+long.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class WaitEventType(Enum):
     """What is waited for."""
 
     STORAGE = "storage"
+    STATE_STORE = "state store"
     SPARK = "Spark"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import QueuePool
 
 from fix_postgres import Database
+from fix_proxy import Proxy
 from penstock.catalog import Catalog
 from penstock.catalog.store import map_errors, open_engine, parse_url, transaction
 from penstock.errors import StorageError
 from penstock.lsn import Lsn
+from penstock.wait_event import WaitEventType, longest_wait
 
 
 def url_of(database: Database, query: str = "") -> str:
@@ -46,6 +49,93 @@ def test_a_server_that_is_gone_without_a_word_is_given_up(
             found = [sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, o)) for o in options]
     engine.dispose()
     assert tuple(found) == expected
+
+
+def in_time(work: Callable[[], object]) -> BaseException:
+    """The error of what must fail within seconds."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(15)
+    assert not thread.is_alive(), "it still waits"
+    assert raised, "no error"
+    return raised[0]
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["begin", "inside a transaction"])
+def test_a_server_that_takes_queries_and_never_answers_is_given_up(
+    database: Database, make_proxy: Callable[[int], Proxy], inside: bool
+) -> None:
+    proxy = make_proxy(database.server.port)
+    url = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database.name}?tcp_user_timeout=1000"
+    engine = open_engine(parse_url(url), durable=True)
+    assert set(silences(engine)) == {1.0}
+
+    def ask() -> None:
+        with transaction(engine, write=True) as connection:
+            if inside:
+                connection.execute(text("SELECT 1"))
+                proxy.stall()
+            connection.execute(text("SELECT 1"))
+
+    with transaction(engine, write=False) as connection:
+        connection.execute(text("SELECT 1"))  # it stays in the pool
+    if not inside:
+        proxy.stall()
+    began = time.monotonic()
+    error = in_time(ask)
+    assert time.monotonic() - began < 5
+    assert isinstance(error, StorageError)
+    assert error.message == (
+        "could not use the node's state store: the server has not answered for 1 s"
+    )
+    assert longest_wait(WaitEventType.STATE_STORE) is None
+    proxy.resume()
+    with transaction(engine, write=True) as connection:
+        assert connection.execute(text("SELECT 7")).scalar_one() == 7
+    engine.dispose()
+
+
+def silences(engine: Engine) -> Iterator[float | None]:
+    """The seconds for which its connections wait for an answer."""
+    with engine.connect() as connection:
+        yield getattr(connection.connection.driver_connection, "silence_s", None)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [("", 20.0), ("?tcp_user_timeout=0", None), ("?tcp_user_timeout=7000", 7.0)],
+)
+def test_the_time_for_an_answer(database: Database, query: str, expected: float | None) -> None:
+    engine = open_engine(parse_url(url_of(database, query)), durable=True)
+    assert list(silences(engine)) == [expected]
+    engine.dispose()
+
+
+def test_a_server_that_waits_for_a_lock_says_so(database: Database) -> None:
+    database.execute("CREATE TABLE held (v int)")
+    engine = open_engine(parse_url(url_of(database, "?tcp_user_timeout=2000")), durable=True)
+
+    def wait() -> None:
+        with transaction(engine, write=True) as connection:
+            connection.execute(text("SELECT FROM held"))
+
+    with database.connect(autocommit=False) as holder:
+        holder.execute("LOCK held")
+        error = in_time(wait)
+    engine.dispose()
+    assert isinstance(error, StorageError)
+    assert (error.sqlstate, error.hint) == (
+        "55P03",
+        "Another process keeps it locked; end that process.",
+    )
 
 
 def test_settings_of_the_server_do_not_count(database: Database) -> None:

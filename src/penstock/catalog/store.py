@@ -15,10 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
+from psycopg.abc import PQGen
 from sqlalchemy import (
     URL,
     Connection,
     Engine,
+    ExceptionContext,
     MetaData,
     create_engine,
     event,
@@ -39,6 +42,7 @@ from penstock.errors import (
     PenstockError,
     StorageError,
 )
+from penstock.wait_event import WaitEventType, waiting
 
 # Databases that hold state: SQLite files shared by several processes, or any other database by its
 # URL. ``store`` and ``pg_stat_subscription`` make the tables.
@@ -55,6 +59,11 @@ _CONNECT_ARGS: Final[Mapping[str, int]] = {
     "tcp_user_timeout": 20_000,  # milliseconds
 }
 """A PostgreSQL that vanishes silently is given up after 20 s; a URL may say otherwise."""
+_SILENCE: Final = "tcp_user_timeout"
+"""The parameter whose time also bounds a silent query: libpq's does not count while the server's
+kernel acknowledges, as for a suspended server or behind a proxy."""
+_LOCK_SHARE: Final = 0.9
+"""A server that runs tells of a lock before it counts as silent."""
 
 _PRIMARY_CODE: Final = 0xFF
 """The mask of the primary code in SQLite's result codes; the other bits only refine it."""
@@ -73,6 +82,7 @@ _O_PATH: Final = getattr(os, "O_PATH", None)
 """Linux has it."""
 _BEGIN: Final = "penstock_begin"
 _WRITABLE: Final = "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE"
+_LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', %s, false)"
 _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') = 'off'"
@@ -108,6 +118,54 @@ def make_private_file(path: Path) -> None:
     """Create a file that only its owner can read: it will hold connection strings."""
     path.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+class ServerSilent(psycopg.OperationalError):
+    """A PostgreSQL has not answered a query for too long. The connection is closed."""
+
+
+class _Connection(psycopg.Connection[Any]):
+    """A connection that is closed when its server does not answer. ``silence_s``: for so many
+    seconds, None: never."""
+
+    silence_s: float | None = None
+
+    def wait(self, gen: PQGen[Any], *args: Any, **options: Any) -> Any:
+        """Wait for the end of a query. Raises ServerSilent."""
+        if self.silence_s is not None:
+            gen = _heard(gen, self.silence_s)
+        try:
+            with waiting(WaitEventType.STATE_STORE, "query the state store"):
+                return super().wait(gen, *args, **options)
+        except ServerSilent:
+            self.close()
+            raise
+
+
+def _heard(gen: PQGen[Any], silence_s: float) -> PQGen[Any]:
+    """Do what ``gen`` does. Raises ServerSilent when nothing can be received or sent for so many
+    seconds."""
+    due = time.monotonic() + silence_s
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if ready:
+                due = time.monotonic() + silence_s
+            elif time.monotonic() >= due:
+                raise ServerSilent(f"the server has not answered for {silence_s:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
+def _silence(url: URL) -> float | None:
+    """Return the seconds after which a server that does not answer is given up; None: never."""
+    text = url.query.get(_SILENCE, str(_CONNECT_ARGS[_SILENCE]))
+    try:
+        return max(0, int(str(text))) / 1000 or None
+    except ValueError:  # libpq refuses it
+        return None
 
 
 def open_engine(url: URL, *, durable: bool) -> Engine:
@@ -155,16 +213,34 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
                 raise _failed(error, *_of_sqlite(error)) from None
 
     if url.get_backend_name() == "postgresql":
-
-        @event.listens_for(engine, "connect")
-        def _settings(dbapi_connection: Any, _record: Any) -> None:
-            with dbapi_connection.cursor() as cursor:
-                cursor.execute(_WRITABLE)
-                if durable:
-                    cursor.execute(_DURABLE)
-            dbapi_connection.commit()
-
+        _prepare_server(engine, _silence(url), durable=durable)
     return engine
+
+
+def _prepare_server(engine: Engine, silence: float | None, *, durable: bool) -> None:
+    """Bound the waits for a PostgreSQL, and set up each connection."""
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: Any, _record: Any, args: Any, parameters: Any) -> _Connection:
+        with waiting(WaitEventType.STATE_STORE, "connect to the state store"):
+            connection = _Connection.connect(*args, **parameters)
+        connection.silence_s = silence
+        return connection
+
+    @event.listens_for(engine, "handle_error")
+    def _failed_ping(context: ExceptionContext) -> None:
+        if context.is_pre_ping and isinstance(context.original_exception, ServerSilent):
+            context.is_disconnect = False  # a new connection would wait for it once more
+
+    @event.listens_for(engine, "connect")
+    def _settings(dbapi_connection: Any, _record: Any) -> None:
+        with dbapi_connection.cursor() as cursor:
+            cursor.execute(_WRITABLE)
+            if durable:
+                cursor.execute(_DURABLE)
+            if silence is not None:
+                cursor.execute(_LOCK_TIMEOUT, (str(round(silence * _LOCK_SHARE * 1000)),))
+        dbapi_connection.commit()
 
 
 @contextlib.contextmanager
