@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from docs.blocks import Block, blocks, pages
 from docs.world import FEED, GUIDE, World, reports_server, shop_server
 from faults.heavy import in_make_faults, part_of_make_faults
 from fix_object_store import ObjectStore
+from penstock import Node
 from penstock.embedded import EmbeddedPostgres
 
 OBJECT_STORES = "docs/object-stores.md"
@@ -38,6 +42,20 @@ def followed_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with shop_server() as server, World(folder, server) as made:
         made.run(_before(blocks(GUIDE), _READING))
         yield made
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the page's program is not here")
+def test_a_backup_of_the_state_stays_private(tmp_path: Path) -> None:
+    """The state may hold passwords, and the user's umask lets others read new files."""
+    away, back = [block.text for block in blocks("docs/operations.md") if "-backup" in block.text]
+    state, backup = tmp_path / "node" / "state.db", tmp_path / "state-backup.sqlite"
+    Node.init(tmp_path / "node").close()
+    backup.touch(0o644)  # of an earlier command
+    for commands, made in ((away, backup), (back, state)):
+        subprocess.run(["bash", "-ec", f"umask 022; {commands}"], cwd=tmp_path, check=True)
+        assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    with Node(tmp_path / "node") as node:
+        assert node.status() == []
 
 
 @pytest.mark.postgres
