@@ -174,3 +174,25 @@ def test_a_client_that_does_not_read_gives_its_turn_to_others(lake: LakeServer) 
         assert other.execute("SELECT 1").fetchone() == (1,)
         for each in silent:
             each.pgconn.finish()
+
+
+def test_a_client_that_has_left_waits_no_longer(lake: LakeServer) -> None:
+    with ExitStack() as stack:
+        root = stack.enter_context(lake.connect(replication="false"))
+        running = [
+            stack.enter_context(lake.connect(replication="false", user="ann")) for _ in range(2)
+        ]
+        threads = [threading.Thread(target=ask, args=(ann, [])) for ann in running]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: root.execute(_STATES).fetchall() == [(None, 2)], "the statements")
+        left = lake.connect(replication="false", user="ann")
+        left.pgconn.send_query(b"SELECT 1")
+        expected = [("PenstockTurn", 1), (None, 2)]
+        wait_until(lambda: root.execute(_STATES).fetchall() == expected, "the line")
+        left.pgconn.finish()
+        wait_until(lambda: root.execute(_STATES).fetchall() == [(None, 2)], "the end", timeout=10)
+        for ann in running:
+            ann.cancel_safe()
+        for thread in threads:
+            thread.join()

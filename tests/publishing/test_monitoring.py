@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -138,6 +139,15 @@ def test_a_subscriber_is_seen(lake: LakeNode, subscriber: Callable[..., Database
     assert behind["penstock_replication_slot_oldest_waiting_seconds", "watched"] > 0
     assert behind["penstock_replication_slot_transactions_total", "watched"] == 2
     assert ("penstock_walsender_sent_lsn", "watched") not in behind
+
+
+def test_parameters_that_only_a_node_has_are_shown(lake: LakeNode) -> None:
+    assert lake.rows("SHOW query_mem") == [("1GB",)]
+    assert lake.rows("SELECT current_setting('max_running_statements')") == [("-1",)]
+    assert lake.rows("SELECT setting FROM pg_settings WHERE name = 'query_mem'") == [("1GB",)]
+    with pytest.raises(psycopg.Error, match="cannot be changed now") as error:
+        lake.execute("SET query_mem = '2GB'")
+    assert error.value.sqlstate == "55P02"
 
 
 def test_lags_are_those_of_the_clients_replies(lake: LakeNode) -> None:

@@ -131,9 +131,13 @@ def holds_for_a_running_worker(node: Reloading, database: Database) -> None:
 def holds_for_running_sessions(node: Reloading) -> None:
     lake = node.lake
     assert lake.rows("SHOW wal_sender_timeout") == [("1min",)]
+    block = lake.connect()
+    block.execute("BEGIN")
     node.set(wal_sender_timeout="30s", idle_session_timeout="300ms")
     assert lake.rows("SHOW wal_sender_timeout") == [("30s",)]
     wait_until(lambda: ended(lake.connection, pause=0.6), "an idle session's end")
+    assert not ended(block, pause=0.6), "a transaction may be idle"
+    block.close()
     node.write(idle_session_timeout=0)
     lake.node.reload()
     lake.connection = lake.connect()
