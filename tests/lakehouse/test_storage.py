@@ -74,6 +74,8 @@ def test_errors_as_postgresql_classes_them(number: int, sqlstate: str, hint: str
         ("Couldn't deserialize thrift: No more data to read.\n", "XX001"),
         ("could not verify page integrity, CRC checksum verification failed for page 1", "XX001"),
         ("LZ4 decompress failed: ERROR_decompressionFailed", "XX001"),
+        ("Page didn't decompress to expected size, expected: 32021, but got:32000", "XX001"),
+        ("Invalid page header (negative number of values)", "XX001"),
     ],
 )
 def test_a_damaged_file_is_told_from_one_out_of_reach(told: str, sqlstate: str) -> None:

@@ -31,6 +31,7 @@ from penstock.lakehouse.storage import Storage, resolve, storage_call, storage_e
 TARGET_FILE_BYTES: Final = 128 << 20
 ROW_GROUP_BYTES: Final = 32 << 20
 """Arrow bytes held before a row group is written."""
+_GONE_HINT: Final = "The file is gone: put it back from a copy."
 _READ_WHOLE: Final = 32 << 20
 _BUFFER: Final = 1 << 20
 """Bytes of a column chunk that are read at a time if row groups are larger than _READ_WHOLE."""
@@ -62,9 +63,10 @@ def file_uri(table_uri: str, path: str) -> str:
 
 @contextlib.contextmanager
 def open_parquet(table_uri: str, path: str) -> Iterator[pq.ParquetFile]:
-    """Open a data file for reading; a large row group is read piece by piece."""
+    """Open a data file for reading; a large row group is read piece by piece. Raises StorageError
+    for the whole block: XX001 if the file is damaged, 58P01 if it is gone."""
     uri = file_uri(table_uri, path)
-    with storage_errors("read file", uri):
+    with storage_errors("read file", uri, gone=_GONE_HINT):
         filesystem, where = resolve(uri)
         with filesystem.open_input_file(where) as source:
             metadata = pq.read_metadata(source)

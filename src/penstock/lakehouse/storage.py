@@ -63,7 +63,9 @@ _DENIED_HINT: Final = (
 _DAMAGED: Final = re.compile(
     r"CRC checksum verification failed|Couldn't deserialize thrift|\(corrupt file\?\)|"
     r"Corrupt \w+ compressed data|decompress(ion)? failed|magic bytes not found|"
-    r"flatbuffer(s message|-encoded)|Malformed (Parquet )?schema|Unexpected end of stream"
+    r"flatbuffer(s message|-encoded)|Malformed (Parquet )?schema|Unexpected end of stream|"
+    r"didn't decompress to expected size|Invalid page header|Dictionary page must be before|"
+    r"only plain dictionary encoding"
 )
 """The phrases of Parquet's and Arrow's readers for a file whose bytes are not those written."""
 _DAMAGED_HINT: Final = "The file is damaged: put it back from a copy."
@@ -309,16 +311,19 @@ def _remote(root: str) -> tuple[fs.FileSystem, str]:
 
 
 @contextlib.contextmanager
-def storage_errors(action: str, uri: str) -> Iterator[None]:
+def storage_errors(action: str, uri: str, *, gone: str | None = None) -> Iterator[None]:
     """Turn errors of the system and of pyarrow into StorageError, worded as in PostgreSQL and
-    without secrets."""
+    without secrets. ``gone``: the hint if there is no such file."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
         number = getattr(error, "errno", None)
         damaged = isinstance(error, pa.ArrowInvalid) or (not number and _is_damaged(error, uri))
+        # The system's errors have a number; what a reader of a local file finds wrong has none.
+        reads = action == "read file" and is_local(uri)
+        damaged = damaged or (reads and isinstance(error, OSError) and not number)
         sqlstate = _SQLSTATE.get(number or 0, "XX001" if damaged else "58030")
-        hint = _DAMAGED_HINT if sqlstate == "XX001" else _HINT.get(sqlstate)
+        hint = {**_HINT, "58P01": gone, "XX001": _DAMAGED_HINT}.get(sqlstate)
         if not number and (isinstance(error, PermissionError) or _DENIED.search(str(error))):
             sqlstate, hint = "42501", _DENIED_HINT
         told = _message(error)

@@ -119,8 +119,8 @@ def run_batch(
             for number, work in enumerate(works):
                 try:
                     mine = _results_of(number, results)
-                    if _is_in_doubt(work, mine, options):
-                        again.append(replace(work, by_index=False))
+                    if _is_in_doubt(work, mine):
+                        again.append(replace(work, doubted=True))
                         continue
                     local = partial(local_rows, spark, work, mine, options)
                     net = _folded_again(work.net, mine, local)
@@ -219,11 +219,10 @@ def _is_known(item: Item) -> bool:
     return isinstance(item, SearchItem) and item.is_known
 
 
-def _is_in_doubt(work: TableWork, results: Sequence[Done], options: ApplyOptions) -> bool:
-    """Return whether rows are missing according to indexes. If so, the files themselves are
-    searched before a change is skipped."""
-    asked = options.indexes is not None and work.by_index and bool(work.net.schema.key)
-    return asked and lacks_rows(work.net, results)
+def _is_in_doubt(work: TableWork, results: Sequence[Done]) -> bool:
+    """Return whether rows are missing according to indexes, or to files whose checksums nobody has
+    compared. If so, the files themselves are searched, and checked, before a change is skipped."""
+    return not work.doubted and lacks_rows(work.net, results)
 
 
 def _folded_again(
@@ -446,21 +445,26 @@ def missing_rows(
 ) -> np.ndarray | None:
     """Return how many of each row of ``net.removed`` the table lacks; None if it lacks none and
     ``net.asks`` is not set."""
+    lacking = _lacking(net, results)
+    return lacking if lacking.any() or net.asks else None
+
+
+def lacks_rows(net: NetChange, results: Sequence[Located | Candidates | Written]) -> bool:
+    """Return whether a row of ``net.removed`` was not found."""
+    return bool(_lacking(net, results).any())
+
+
+def _lacking(net: NetChange, results: Sequence[Located | Candidates | Written]) -> np.ndarray:
+    """Return how many of each row of ``net.removed`` the table lacks."""
     count = net.removed.num_rows
     if net.copies is None:
-        lacking = np.ones(count, np.int64)
+        lacking: np.ndarray = np.ones(count, np.int64)
         lacking[numbers_of(_found(results) & BitMap(range(count)))] = 0
     else:
         probes = [r.probe for r in results if isinstance(r, Candidates)]
         probe = np.concatenate([np.empty(0, np.int64), *probes])
         lacking = np.maximum(net.copies - np.bincount(probe, minlength=count), 0)
-    return lacking if lacking.any() or net.asks else None
-
-
-def lacks_rows(net: NetChange, results: Sequence[Located | Candidates | Written]) -> bool:
-    """Return whether a row of ``net.removed`` was not found. The table has a key."""
-    count = net.removed.num_rows
-    return bool(len(_found(results) & BitMap(range(count))) < count)
+    return lacking
 
 
 def _found(results: Sequence[Located | Candidates | Written]) -> BitMap:

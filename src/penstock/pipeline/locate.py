@@ -2,14 +2,16 @@
 
 DuckDB joins the rows of a data file with the keys (in tables without a key: whole rows). The result
 is the positions of matching rows that are not in the deletion vector. DuckDB reads local files
-itself; pyarrow reads other files by row group. An index of the file may replace the search.
+itself, without the checksums of their pages. pyarrow, which checks them, reads other files by row
+group, a file that DuckDB cannot read, and every file once rows were not found. An index of the file
+may replace the search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import duckdb
@@ -18,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from penstock.errors import StorageError
 from penstock.identifiers import quoted, simple_quote_literal
 from penstock.lakehouse.deletion_vectors import numbers_of
 from penstock.lakehouse.files import file_uri, open_parquet
@@ -43,7 +44,7 @@ class LocateItem:
     file if it is an integer; keys outside are not even put into the join's hash table. ``part``:
     the number of the file's table among the work's tables. ``partition_values``: as in DataFile.
     ``deleted_at``: the column that is NULL in live rows, if the file may have dead rows. ``known``:
-    the result, if ``index_lookup`` has found it already.
+    the result, if ``index_lookup`` has found it already. ``checked``: check the pages' checksums.
     """
 
     work: int
@@ -59,6 +60,7 @@ class LocateItem:
     deleted_at: str | None = None
     partition_values: PartitionValues | None = None
     known: Hits | None = None
+    checked: bool = False
 
 
 def locate(item: LocateItem) -> Hits:
@@ -74,7 +76,7 @@ def locate(item: LocateItem) -> Hits:
     constants = _constants(item, probe.schema)
     connection().register("constants", constants)
     try:
-        parts = [_join(source, item, probe.schema) for source in _sources(item, constants)]
+        parts = _search(item, constants, probe.schema)
     finally:
         connection().unregister("probe")
         connection().unregister("constants")
@@ -85,6 +87,22 @@ def locate(item: LocateItem) -> Hits:
     order = np.argsort(position, kind="stable")
     hits = Hits(position[order], found[order])
     return _first_copies(hits, probe["copies"].to_numpy()) if item.multiset else hits
+
+
+def _search(
+    item: LocateItem, constants: pa.Table, schema: pa.Schema
+) -> list[tuple[Integers, Integers]]:
+    """Return positions and probe rows, for each part of the file. Raises StorageError."""
+    try:
+        return [_join(source, item, schema) for source in _sources(item, constants)]
+    except duckdb.OutOfMemoryException:
+        raise
+    except duckdb.Error:
+        if item.checked:
+            raise
+        # DuckDB has many errors for a damaged file, some without its name; pyarrow names it.
+        again = replace(item, checked=True)
+        return [_join(source, again, schema) for source in _sources(again, constants)]
 
 
 def _constants(item: LocateItem, schema: pa.Schema) -> pa.Table:
@@ -114,11 +132,7 @@ def _join(source: str, item: LocateItem, schema: pa.Schema) -> tuple[Integers, I
         low, high = item.first_between
         probe = f"(select * from probe where k0 between {low} and {high})"
     query = f"select f.position, p.probe from {source} f join {probe} p on {on}"
-    try:
-        result = connection().execute(query).fetchnumpy()
-    except duckdb.IOException as error:
-        uri = file_uri(item.table_uri, item.path)
-        raise StorageError(f'could not read file "{uri}": {error}') from error
+    result = connection().execute(query).fetchnumpy()
     return np.asarray(result["position"], np.int64), np.asarray(result["probe"], np.int64)
 
 
@@ -138,7 +152,8 @@ def _sources(item: LocateItem, constants: pa.Table) -> Iterator[str]:
         uri = file_uri(item.table_uri, item.path)
         names = {name.lower() for name in held}
         strange = _POSITION in names or bool(set("*?[") & set(uri))
-        if is_local(uri) and not strange and not _has_variants(item, parquet.schema_arrow):
+        strange = strange or _has_variants(item, parquet.schema_arrow)
+        if is_local(uri) and not strange and not item.checked:
             columns = ", ".join(
                 f"{quoted(name) if name in stored else f'(select c{i} from constants)'} as c{i}"
                 for i, name in enumerate(item.key)

@@ -85,7 +85,8 @@ class TableWork:
     measurements: a unique index at the publisher says nothing about rows whose deletion was never
     sent. ``written``: the net change's complete rows if they are in files already
     (``write_before_commit``) and no longer in ``net``. ``history``: where the row versions of
-    ``net`` are written. ``by_index``: trust the indexes of files.
+    ``net`` are written. ``doubted``: rows were not
+    found; search the files themselves, and check them.
     """
 
     table: DeltaTable
@@ -94,7 +95,7 @@ class TableWork:
     leaves: Leaves | None = None
     written: tuple[Written, ...] = ()
     history: HistoryWork | None = None
-    by_index: bool = True
+    doubted: bool = False
 
     def table_of(self, part: int) -> DeltaTable:
         """Return the table that gets the files of a part."""
@@ -158,14 +159,14 @@ def searches(
     completing = _completing(work, places, area, options)
     dead = _dead_rows(net, area)
     known: Mapping[FileName, Hits] = {}
-    if options.indexes is not None and work.by_index and net.schema.key:
+    if options.indexes is not None and not work.doubted and net.schema.key:
         known = look_up(options.indexes, spark, net.schema, keys, files)
     together: dict[int, list[tuple[float, LocateItem]]] = {}
     for part, file in files:
         hits = known.get((part.number, file.path))
         if hits is not None and not len(hits.probe):
             continue
-        where = locate_item(number, part, net, file, probe, hits)
+        where = locate_item(number, part, net, file, probe, hits, checked=work.doubted)
         if completing or dead is not None:
             seconds = search_seconds(file, keys) + _read_seconds(file, completing)
             together.setdefault(part.number, []).append((seconds, where))
@@ -261,6 +262,8 @@ def locate_item(
     file: DataFile,
     probe: Payload,
     known: Hits | None = None,
+    *,
+    checked: bool = False,
 ) -> LocateItem:
     """Return the item that looks for the keys of ``probe`` (``LocateItem.probe``) in one file."""
     key = tuple(part.names[name] for name in net.schema.identity)
@@ -279,6 +282,7 @@ def locate_item(
         part=part.number,
         deleted_at=part.deleted_at,
         known=known,
+        checked=checked,
     )
 
 
