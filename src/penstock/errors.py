@@ -19,6 +19,7 @@ whether to retry, stop or disable. No message may hold a password (law 9).
     ├── NotInPrerequisiteState        55000
     │   ├── RelationChanged           55000   a change that is not followed
     │   ├── StateMismatch             55000   publisher, slot, cuts, tables disagree
+    │   │   └── AnotherTable          55000   another Delta table in a target's place
     │   └── RequiredChangesRemoved    55000   a slot lost what it has to send
     ├── ConfigurationError            F0000
     ├── ConfigurationLimitExceeded    53400   a limit of the node's
@@ -204,6 +205,10 @@ class SchemaChanged(RelationChanged):
 
 class StateMismatch(NotInPrerequisiteState):
     """Publisher, slot, cuts or tables were exchanged, or one of them went back."""
+
+
+class AnotherTable(StateMismatch):
+    """Another Delta table lies in the place of the one that was copied. No copy replaces it."""
 
 
 class ConfigurationError(PenstockError):

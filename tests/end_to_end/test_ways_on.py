@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
-from faults.heavy import part_of_make_faults
+from faults.heavy import in_make_faults, part_of_make_faults
 from fix_postgres import Database
 from penstock.errors import PenstockError
 from penstock.node.status import SubscriptionStatus
@@ -133,6 +135,111 @@ def test_what_is_mended_needs_no_copy(node: LocalNode, database: Database) -> No
     assert node.node.sql(f"{_ALTER} REFRESH PUBLICATION").notices == ()
     assert node.status(_NAME).tables[0].lsn == copied
     assert_equal(node, database)
+
+
+def another_in_its_place(node: LocalNode, spark: Any, vectors: str = "true") -> Path:
+    """Exchange the folder of a stopped node's table for somebody else's table."""
+    folder = node.warehouse / "public" / "t"
+    folder.rename(folder.with_name("t_kept"))
+    spark.sql(
+        f"CREATE TABLE delta.`{folder}` USING delta TBLPROPERTIES "
+        f"('delta.enableDeletionVectors' = '{vectors}') AS SELECT 7 AS id, 'mine' AS mine"
+    )
+    return folder
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    """What is in a folder."""
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def is_told_and_left_alone(
+    node: LocalNode, database: Database, refresh: str, enable: str | None, folder: Path
+) -> None:
+    """A copy is refused until the other table has been moved away, and goes on by itself then."""
+    (told,) = node.node.sql(refresh).notices
+    assert told.message == 'table "public.t" will be copied again'
+    assert f'Another Delta table lies at "file://{folder}"' in str(told.detail)
+    assert "replaces the rows" not in str(told.detail)
+    if enable is not None:
+        node.node.sql(enable)
+
+    def refused(status: SubscriptionStatus) -> bool:
+        return any(f"{folder}" in f"{t.error_detail} {t.error_hint}" for t in status.tables)
+
+    theirs, away = files_of(folder), folder.with_name("t_theirs")
+    node.wait_for(_NAME, "a refused copy", refused)
+    folder.rename(away)
+    node.caught_up(_NAME, database)
+    assert_equal(node, database)
+    assert files_of(away) == theirs
+
+
+@pytest.mark.parametrize("vectors", ["true", in_make_faults("false")])
+def test_another_table_in_its_place(
+    node: LocalNode, database: Database, spark: Any, vectors: str
+) -> None:
+    node.node.stop()
+    folder = another_in_its_place(node, spark, vectors)
+    database.execute("UPDATE t SET n = 7 WHERE id = 3")
+    node.node.start()
+    status = node.stopped(_NAME)
+    hint = str(status.error_hint)
+    assert hint.startswith(f"Put the table back in its place. Then run {_ALTER} ENABLE. Or move ")
+    assert "in place of all its rows" not in hint
+    enable, refresh, enable_too, park = statements(status)
+    assert enable == enable_too == f"{_ALTER} ENABLE"
+    assert park == f"{_ALTER} SET (on_table_error = park)"
+    node.node.sql(enable)
+    assert node.stopped(_NAME).error == status.error
+    is_told_and_left_alone(node, database, refresh, enable, folder)
+
+
+def test_another_table_in_the_place_of_a_parked_one(
+    node: LocalNode, database: Database, spark: Any
+) -> None:
+    node.node.sql(f"{_ALTER} SET (on_table_error = park)")
+    node.node.stop()
+    folder = another_in_its_place(node, spark, "false")
+    database.execute("UPDATE t SET n = 7 WHERE id = 3; INSERT INTO u VALUES (2)")
+    node.node.start()
+    node.caught_up_but_parked(_NAME, database)
+    (parked,) = [table for table in node.status(_NAME).tables if table.state == "p"]
+    refresh = f"{_ALTER} REFRESH PUBLICATION"
+    assert parked.error_hint == (
+        "The table is parked. Move away what lies in its place, or put the table back there; then "
+        f"{refresh} copies it again."
+    )
+    is_told_and_left_alone(node, database, refresh, None, folder)
+
+
+def test_a_parked_table_that_is_put_back(node: LocalNode, database: Database, spark: Any) -> None:
+    node.node.sql(f"{_ALTER} SET (on_table_error = park)")
+    node.node.stop()
+    folder = another_in_its_place(node, spark)
+    database.execute("UPDATE t SET n = 7 WHERE id = 3")
+    node.node.start()
+    node.caught_up_but_parked(_NAME, database)
+    folder.rename(folder.with_name("t_theirs"))
+    folder.with_name("t_kept").rename(folder)
+    (told,) = node.node.sql(f"{_ALTER} REFRESH PUBLICATION").notices
+    assert "The copy replaces the rows of the Delta table" in str(told.detail)
+    node.caught_up(_NAME, database)
+    assert_equal(node, database)
+
+
+def test_a_table_that_was_moved_away(node: LocalNode, database: Database) -> None:
+    node.node.stop()
+    folder = node.warehouse / "public" / "t"
+    folder.rename(folder.with_name("t_kept"))
+    database.execute("UPDATE t SET n = 7 WHERE id = 3")
+    node.node.start()
+    status = node.stopped(_NAME)
+    assert str(status.error_hint).startswith("Put the table back in its place. Then run ")
+    assert "ove away" not in str(status.error_hint)
+    copied_again(node, database, status)
 
 
 def test_hints_name_the_subscription(node: LocalNode, database: Database) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.catalog import Catalog, SubscriptionRelState
-from penstock.errors import PenstockError, RelationChanged
+from penstock.errors import AnotherTable, PenstockError, RelationChanged
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.subscription.parking import Parking
 from penstock.walreceiver.table_info import not_found
@@ -41,4 +41,14 @@ def test_a_table_that_the_publisher_does_not_have_is_not_copied(
         "It was dropped or renamed. Run ALTER SUBSCRIPTION s REFRESH PUBLICATION, and then ALTER "
         "SUBSCRIPTION s ENABLE. To let the other tables go on without this one: ALTER SUBSCRIPTION "
         "s SET (on_table_error = park)."
+    )
+
+
+def test_another_table_is_moved_away_before_a_copy(tmp_path: Path, catalog: Catalog) -> None:
+    hint = refused(tmp_path, catalog, AnotherTable("another", hint="Put the table back."))
+    assert hint == (
+        "Put the table back. Then run ALTER SUBSCRIPTION s ENABLE. Or move away what lies there, "
+        "and run ALTER SUBSCRIPTION s REFRESH PUBLICATION, and then ALTER SUBSCRIPTION s ENABLE. "
+        "It copies the table again, into a new one. To let the other tables go on without this "
+        "one: ALTER SUBSCRIPTION s SET (on_table_error = park)."
     )

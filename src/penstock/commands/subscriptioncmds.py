@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 from penstock import guc
@@ -83,6 +84,7 @@ from penstock.errors import (
 )
 from penstock.identifiers import simple_quote_literal
 from penstock.lakehouse.cuts import Cut, CutOwner, Cuts
+from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.schema_changes import JSONB_AS
 from penstock.lakehouse.table_layout import (
     CLUSTER_BY,
@@ -581,13 +583,13 @@ def alter_refresh(
     found = ask_published(
         subscription, connect, besides=already_copied(catalog, subscription, options)
     )
-    filled = _filled(subscription, found.tables, catalog, scope)
+    there = _tables_there(subscription, found.tables, catalog, scope)
 
     def refreshed() -> list[Notice]:
         with catalog.write() as transaction:
             now = check_unchanged(transaction, subscription, found)
             check_whole_batches(transaction, scope, now)
-            return take_in(transaction, now, found, options, filled)
+            return take_in(transaction, now, found, options, there)
 
     return CommandResult(ALTERED, tuple(between_batches(refreshed)))
 
@@ -597,19 +599,19 @@ def take_in(
     subscription: Subscription,
     found: PublisherTables,
     options: SubOpts,
-    filled: Mapping[TableName, str],
+    there: TablesThere,
 ) -> list[Notice]:
     """Make the published tables the subscription's tables (AlterSubscription_refresh). Return
-    notices. ``filled``: as for ``PgSubscriptionRel.add``."""
+    notices."""
     known = {rel.table_name: rel for rel in transaction.relations.all(subscription.oid)}
     new = {table: oid for table, oid in found.tables.items() if table not in known}
     check_targets(transaction, found.tables)
-    added = transaction.relations.add(subscription.oid, new, _first_state(options), filled)
+    added = transaction.relations.add(subscription.oid, new, _first_state(options), there.filled)
     for table in known.keys() - set(found.tables):
         transaction.relations.remove(known[table])
     kept = [(known[table], oid) for table, oid in found.tables.items() if table in known]
     notices = notices_of_returned(added)
-    notices += copy_again(transaction, subscription, kept, options)
+    notices += copy_again(transaction, subscription, kept, options, there)
     if "copy_target" in options.specified:
         transaction.relations.set_copy_target(subscription.oid, options.copy_target)
     unwarned = [table for table in found.without_identity if table in new]
@@ -617,19 +619,52 @@ def take_in(
     return [*notices, *without_identity(unwarned)]
 
 
-def _filled(
+@dataclass(frozen=True, slots=True)
+class TablesThere:
+    """The Delta tables at the places of published tables, as far as a refresh has to know them.
+
+    ``filled``: the ids of those that the subscription has filled, although they are not its tables:
+    an older copy of the node's state was put back, and may not know that they were. ``others``: the
+    URIs at which another table lies than the one that was copied, of tables to be copied again.
+    """
+
+    filled: Mapping[TableName, str]
+    others: Mapping[TableName, str]
+
+
+def _tables_there(
     subscription: Subscription,
     tables: Iterable[TableName],
     catalog: Catalog,
     scope: CommandScope,
-) -> dict[TableName, str]:
-    """Return the ids of the Delta tables that the subscription has filled, although they are not
-    its tables: an older copy of the node's state was put back, and may not know that they were."""
-    known = {rel.table_name for rel in catalog.relations(subscription.oid)}
+) -> TablesThere:
+    rels = catalog.relations(subscription.oid)
+    failed = [rel for rel in rels if _error_of(rel, subscription) is not None]
+    unknown = set(tables) - {rel.table_name for rel in rels}
+    return TablesThere(_filled(subscription, unknown, scope), _others(failed, scope))
+
+
+def _others(rels: Iterable[SubscriptionRel], scope: CommandScope) -> dict[TableName, str]:
     found: dict[TableName, str] = {}
     if (warehouse := scope.warehouse) is None:
         return found
-    for name in set(tables) - known:
+    for rel in rels:
+        if rel.table_id is None:
+            continue
+        uri = warehouse.table_uri(rel.schema, rel.table)
+        with suppress(PenstockError):  # the copy finds what is wrong with the table
+            if newest_table_id(warehouse.storage, uri) not in (None, rel.table_id):
+                found[rel.table_name] = uri
+    return found
+
+
+def _filled(
+    subscription: Subscription, unknown: Iterable[TableName], scope: CommandScope
+) -> dict[TableName, str]:
+    found: dict[TableName, str] = {}
+    if (warehouse := scope.warehouse) is None:
+        return found
+    for name in unknown:
         with suppress(PenstockError):  # the copy finds what is wrong with the table
             table = warehouse.open(*name, vectors=False)
             if table is not None and subscription.app_id in table.app_ids:
@@ -1186,7 +1221,7 @@ def alter_publications(
     scope.prevent_in_block("ALTER SUBSCRIPTION with refresh")
     checked = () if statement.verb == "DROP" else statement.publications
     found = ask_published(wanted, connect, checked, already_copied(catalog, subscription, options))
-    filled = _filled(subscription, found.tables, catalog, scope)
+    there = _tables_there(subscription, found.tables, catalog, scope)
     notices = []
     if found.missing:
         notices.append(warning(missing_publications_message(found.missing), sqlstate="42704"))
@@ -1198,7 +1233,7 @@ def alter_publications(
             check_whole_batches(transaction, scope, now)
             transaction.subscriptions.save(_with_publications(now, statement))
             wanted = _with_publications(now, statement)
-            return take_in(transaction, wanted, found, options, filled)
+            return take_in(transaction, wanted, found, options, there)
 
     with _applied_until_now(subscription, wanted, catalog, connect, scope) as late:
         notices += [*late, *between_batches(taken_in)]
@@ -1626,6 +1661,7 @@ def copy_again(
     subscription: Subscription,
     kept: Sequence[tuple[SubscriptionRel, int]],
     options: SubOpts,
+    there: TablesThere,
 ) -> list[Notice]:
     """Copy a table again if its name means another relation now, or did for a while, or if it is
     parked or has stopped the subscription. Return notices.
@@ -1642,7 +1678,7 @@ def copy_again(
             continue
         if options.copy_data:
             transaction.relations.copy_again(rel, oid)
-            notices.append(copy_notice(rel, _why_again(rel, oid, failed)))
+            notices.append(copy_notice(rel, _why_again(rel, oid, failed), there.others))
         elif rel.state is not SubscriptionRelState.PARKED and another:
             transaction.relations.adopt(rel, oid)
     return notices
@@ -1657,13 +1693,20 @@ def _error_of(rel: SubscriptionRel, subscription: Subscription) -> str | None:
     return None
 
 
-def copy_notice(rel: SubscriptionRel, why: str) -> Notice:
-    """Return the notice about a table whose rows a copy will replace."""
-    return notice(
-        f'table "{rel.qualified_name}" will be copied again',
-        detail=f"{why} The copy replaces the rows of the Delta table in one commit; its older "
-        "versions keep them.",
+def copy_notice(
+    rel: SubscriptionRel, why: str, others: Mapping[TableName, str] = MappingProxyType({})
+) -> Notice:
+    """Return the notice about a table whose rows a copy will replace. ``others``: as in
+    ``TablesThere``."""
+    does = (
+        "The copy replaces the rows of the Delta table in one commit; its older versions keep them."
     )
+    if rel.table_name in others:
+        does = (
+            f'Another Delta table lies at "{others[rel.table_name]}": the copy does not replace '
+            "its rows, and waits until it is moved away."
+        )
+    return notice(f'table "{rel.qualified_name}" will be copied again', detail=f"{why} {does}")
 
 
 def _why_again(rel: SubscriptionRel, oid: int, failed: str | None) -> str:
@@ -1692,11 +1735,12 @@ def refresh_tables(
     names = list(dict.fromkeys(map(_table_name, statement.tables)))
     with catalog.read() as transaction:
         subscription = get_subscription(transaction, statement.name)
-        _members(transaction, subscription, names)
+        asked = _members(transaction, subscription, names)
     check_enabled(subscription, "REFRESH TABLE")
     check_copy_of_table(subscription)
     scope.prevent_in_block("ALTER SUBSCRIPTION ... REFRESH TABLE")
     found = ask_published(subscription, connect)
+    others = _others(asked, scope)
     for name in names:
         _check_published(subscription, name, found.tables)
     with catalog.write() as transaction:
@@ -1704,15 +1748,22 @@ def refresh_tables(
         rels = _members(transaction, subscription, names)
         if subscription.stopped_by in {rel.sync_id for rel in rels}:
             transaction.subscriptions.save(subscription.healed())
-        notices = tuple(_refresh(transaction, rel, found.tables[rel.table_name]) for rel in rels)
+        notices = tuple(
+            _refresh(transaction, rel, found.tables[rel.table_name], others) for rel in rels
+        )
     return CommandResult(ALTERED, notices)
 
 
-def _refresh(transaction: CatalogTransaction, rel: SubscriptionRel, oid: int) -> Notice:
+def _refresh(
+    transaction: CatalogTransaction,
+    rel: SubscriptionRel,
+    oid: int,
+    others: Mapping[TableName, str],
+) -> Notice:
     if rel.state in _COPIED_NOW:
         return notice(f'table "{rel.qualified_name}" is being copied already, skipping')
     transaction.relations.copy_again(rel, oid)
-    return copy_notice(rel, _ASKED_FOR)
+    return copy_notice(rel, _ASKED_FOR, others)
 
 
 def _table_name(table: RangeVar) -> TableName:

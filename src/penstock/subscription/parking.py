@@ -19,6 +19,7 @@ from penstock.catalog.pg_subscription import FOLLOWING, Subscription
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
 from penstock.errors import (
+    AnotherTable,
     FeatureNotSupported,
     HistoryMismatch,
     PenstockError,
@@ -50,6 +51,10 @@ OWN_ERRORS: Final = (
 _PARKED: Final = (
     "The table is parked; {alter} REFRESH PUBLICATION copies it again, in place of all its rows."
 )
+_PARKED_BESIDE: Final = (
+    "The table is parked. Move away what lies in its place, or put the table back there; then "
+    "{alter} REFRESH PUBLICATION copies it again."
+)
 _MENDED_ALONE: Final = "Then run {alter} ENABLE."
 _MENDED: Final = f"{_MENDED_ALONE} Or run"
 _IN_THE_WAL: Final = (
@@ -59,6 +64,10 @@ _ALTERED: Final = "Run {alter} {statement}, and then {alter} ENABLE."
 _COPIED: Final = (
     "{alter} REFRESH PUBLICATION, and then {alter} ENABLE. It copies the table again, in place of "
     "all its rows: those that the publisher does not have are gone from it then."
+)
+_MOVED: Final = (
+    "{mended} Then run {alter} ENABLE. Or move away what lies there, and run {alter} REFRESH "
+    "PUBLICATION, and then {alter} ENABLE. It copies the table again, into a new one."
 )
 _WITHOUT: Final = (
     "To let the other tables go on without this one: {alter} SET (on_table_error = park)."
@@ -133,6 +142,8 @@ def is_own(error: PenstockError) -> bool:
 
 
 def _parking_error(error: PenstockError, begun: str) -> PenstockError:
+    if isinstance(error, AnotherTable):
+        return _with_hint(error, error.detail, _PARKED_BESIDE.format(alter=begun))
     mended = None if isinstance(error, _MENDED_BY_A_COPY) else error.hint
     return _with_hint(error, error.detail, _sentences(mended, _PARKED.format(alter=begun)))
 
@@ -145,6 +156,8 @@ def _with_ways_on(rel: SubscriptionRel, error: PenstockError, begun: str) -> Pen
         mended = _sentences(error.hint, _ALTERED.format(alter=begun, statement=error.alter))
     elif isinstance(error, SchemaChanged):  # its own hint comes last: it keeps rows that differ
         mended = _sentences(f"Run {_COPIED.format(alter=begun)}", error.hint or "").rstrip()
+    elif isinstance(error, AnotherTable):
+        mended = _MOVED.format(mended=error.hint, alter=begun)
     elif isinstance(error, HistoryMismatch):  # a new copy would have the same error
         mended = _sentences(error.hint, _MENDED_ALONE.format(alter=begun))
     else:

@@ -10,7 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from penstock.catalog.pg_subscription import FOLLOWING, WIDEN
 from penstock.catalog.pg_subscription_rel import SubscriptionRel
 from penstock.catalog.publisher_identity import alter
-from penstock.errors import PenstockError, RelationChanged, SchemaChanged, StateMismatch
+from penstock.errors import (
+    AnotherTable,
+    PenstockError,
+    RelationChanged,
+    SchemaChanged,
+    StateMismatch,
+)
 from penstock.lakehouse.conversion import published_type
 from penstock.lakehouse.schema import Column, TableSchema
 from penstock.lakehouse.schema_changes import followed_types, retyped
@@ -198,11 +204,13 @@ def unfilled_error(relation: Relation, columns: Sequence[str]) -> SchemaChanged:
     )
 
 
-def another_delta_table(rel: SubscriptionRel, uri: str, table: DeltaTable | None) -> StateMismatch:
-    """Return the error for a target at whose URI there is another Delta table, or none."""
-    found = "There is none now" if table is None else f"Its id is {table.id}"
-    return StateMismatch(
+def another_delta_table(rel: SubscriptionRel, uri: str, there: str | None) -> StateMismatch:
+    """Return the error for a target at whose URI there is another Delta table, or none. ``there``:
+    its id."""
+    found = "There is none now" if there is None else f"Its id is {there}"
+    kind = StateMismatch if there is None else AnotherTable
+    return kind(
         f'target table "{rel.qualified_name}" is not the one that was copied',
         detail=f'{found} at "{uri}"; the one that was copied has the id {rel.table_id}.',
-        hint="Put the table back in its place; for a new copy move away what lies there.",
+        hint="Put the table back in its place.",
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
@@ -33,6 +34,7 @@ from penstock.errors import (
     SchemaChanged,
 )
 from penstock.lakehouse.conversion import kept_as_text
+from penstock.lakehouse.identity import newest_table_id
 from penstock.lakehouse.log import common_point, log_folder
 from penstock.lakehouse.metadata_columns import add_metadata_columns
 from penstock.lakehouse.schema import Column, TableSchema
@@ -150,9 +152,7 @@ class Targets:
                 f'table "{rel.qualified_name}" must be copied again',
                 detail=rel.conflict,
             )
-        table = self._warehouse.open(rel.schema, rel.table)
-        if rel.table_id is not None and (table is None or table.id != rel.table_id):
-            raise another_delta_table(rel, self._warehouse.table_uri(rel.schema, rel.table), table)
+        table = self._open_bound(rel)
         if table is None:
             return None
         # A node that was killed may have written a Delta log entry without syncing its folder. The
@@ -161,6 +161,24 @@ class Targets:
         if self._predecessors is not None:
             self._predecessors.take_over(rel, table)
         return self.add(rel, table)
+
+    def _open_bound(self, rel: SubscriptionRel) -> DeltaTable | None:
+        """Open the Delta table to which a row is bound; None if there is none. Raises StateMismatch
+        for another one, whatever else is wrong with that."""
+        uri = self._warehouse.table_uri(rel.schema, rel.table)
+        try:
+            table = self._warehouse.open(rel.schema, rel.table)
+            there = None if table is None else table.id
+        except PenstockError:
+            there = None
+            with suppress(PenstockError):
+                there = newest_table_id(self._warehouse.storage, uri)
+            if there is None or rel.table_id in (None, there):
+                raise
+            table = None
+        if rel.table_id not in (None, there):
+            raise another_delta_table(rel, uri, there)
+        return table
 
     @property
     def earlier(self) -> frozenset[str]:
