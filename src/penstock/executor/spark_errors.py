@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from penstock.catalog import LakeTable
-from penstock.errors import PenstockError, SparkUnavailable
+from penstock.errors import PenstockError, SparkUnavailable, StorageError
 from penstock.executor.rows import partly_done
 from penstock.lakehouse.cluster import GONE, is_running
 from penstock.sql.to_duckdb.fmgr import retold
@@ -96,6 +96,7 @@ _CONSTRAINTS: Final = (
     ),
 )
 """Rules of Delta and Spark: how their errors begin, and SQLSTATE and message of a server."""
+_DAMAGED: Final = re.compile(r"\[FAILED_READ_FILE[.\w]*\] .*? file ([^\s]+?)\.?(?:\s|$)")
 _JAVA: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 
 
@@ -105,6 +106,12 @@ def _failure(message: str, trace: str, table: str, sqlstate: str | None = None) 
     told = retold(trace)
     if told is not None:
         return told
+    if damaged := _DAMAGED.search(trace):
+        return StorageError(
+            f'could not read file "{damaged[1]}"',
+            hint="Put the file back from a copy.",
+            sqlstate="XX001",
+        )
     for pattern, state, words in _CONSTRAINTS:
         if found := re.search(pattern, trace):
             return PenstockError(words.format(table=table, found=found[1]), sqlstate=state)
