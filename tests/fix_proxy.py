@@ -1,10 +1,10 @@
 """Fixture ``proxy``: a TCP proxy between us and a server that stalls, cuts and refuses on demand.
 
 ``proxy = make_proxy(server.port)``; connect to ``proxy.port``. ``stall()`` lets nothing through in
-either direction (a deaf peer: connections stay open), ``cut()`` resets all connections now,
-``cut_after(n)`` closes them once n more bytes of the server have gone through (mid-message),
-``refuse()`` resets new connections at once, ``keep()`` lets nobody see that the other side has
-closed; ``resume()`` ends all that.
+either direction (a deaf peer: connections stay open), ``stall_after(data)`` does so once a client
+has sent that, ``cut()`` resets all connections now, ``cut_after(n)`` closes them once n more bytes
+of the server have gone through (mid-message), ``refuse()`` resets new connections at once,
+``keep()`` lets nobody see that the other side has closed; ``resume()`` ends all that.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Proxy:
         self._stalled = self._refusing = self._closed = False
         self._keeping = False
         self._cut_at: int | None = None
+        self._awaited: bytes | None = None
         self._lock = threading.RLock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -67,6 +68,11 @@ class Proxy:
     def stall(self) -> None:
         """Forward nothing from now on; connections stay open."""
         self._set(stalled=True)
+
+    def stall_after(self, data: bytes) -> None:
+        """As ``stall``, once a client has sent something that contains ``data``: the server gets
+        that, and nobody its answer."""
+        self._awaited = data
 
     def refuse(self) -> None:
         """Reset every new connection."""
@@ -95,6 +101,11 @@ class Proxy:
         """Close all connections once that many more bytes of the server have been forwarded."""
         with self._lock:
             self._cut_at = self.bytes_from_server + server_bytes
+
+    @property
+    def stalled(self) -> bool:
+        """Whether nothing goes through."""
+        return self._stalled
 
     def conninfo(self, conninfo: str) -> str:
         """The same connection string through this proxy."""
@@ -133,7 +144,7 @@ class Proxy:
                     for sink in writable:
                         self._send(late[sink], sink, b"")
                     for source in ready:
-                        if source in routes:
+                        if source in routes and not self._stalled:
                             self._forward(source, *routes[source])
 
     def _routes(self) -> dict[socket.socket, tuple[socket.socket, _Pair]]:
@@ -187,6 +198,8 @@ class Proxy:
                 data, cut = data[:left], True
         if data:
             self._send(pair, sink, data)
+        if not from_server and self._awaited is not None and self._awaited in data:
+            self._awaited, self._stalled = None, True
         if from_server:
             self.bytes_from_server += len(data)
         if cut:

@@ -1,7 +1,9 @@
-"""Requests to end the statement that a thread runs (miscadmin.h, CHECK_FOR_INTERRUPTS).
+"""Requests to end the statement that a thread runs (miscadmin.h, CHECK_FOR_INTERRUPTS), and the
+point from which it may last.
 
 The session that runs the statement says how to check for them. Loops whose length a client decides
-call ``check_for_interrupts``; in threads of nobody's statement it does nothing.
+call ``check_for_interrupts``, and what commits calls ``commit_begins``; in threads of nobody's
+statement they do nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 _CHECK: Final[ContextVar[Callable[[], None] | None]] = ContextVar("interrupts", default=None)
+
+_BEGINS: Final[ContextVar[Callable[[], None] | None]] = ContextVar("commit", default=None)
 
 
 def process_interrupts(check: Callable[[], None]) -> None:
@@ -55,3 +59,16 @@ def check_for_interrupts() -> None:
     check = _CHECK.get()
     if check is not None:
         check()
+
+
+def notice_commits(begins: Callable[[], None]) -> None:
+    """Let ``commit_begins`` call ``begins`` in this thread."""
+    _BEGINS.set(begins)
+
+
+def commit_begins() -> None:
+    """Note that what this thread's statement does may last from now on, even if nobody hears of
+    it."""
+    begins = _BEGINS.get()
+    if begins is not None:
+        begins()

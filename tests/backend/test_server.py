@@ -49,6 +49,8 @@ from penstock.protocol.backend_messages import FieldDescription, TransactionStat
 from penstock.protocol.copy_both import keepalive, xlog_data
 from penstock.protocol.frontend_messages import CopyDone
 from penstock.protocol.scram import SALT_SIZE, ScramVerifier
+from penstock.wait_event import WaitEventType
+from penstock.wait_event import waiting as waiting_for
 from protocol.client_messages import text_messages
 
 INT4, TEXT = 23, 25
@@ -67,11 +69,14 @@ class Runner:
         self.cancelled = threading.Event()
         self.closed = threading.Event()
         self.waiting = threading.Event()
+        self.freed = threading.Event()
         self.drawn = 0
         self.failures = 0
         self.prepared: dict[str, Prepared] = {}
 
     changes_nothing = False
+
+    may_last = False
 
     waits_for_turn = False
 
@@ -121,6 +126,10 @@ class Runner:
                 self.waiting.set()
                 if self.cancelled.wait(20):
                     raise PenstockError("canceling statement due to user request", sqlstate="57014")
+            case ["STUCK" | "STUCK_COMMIT" as how]:
+                self.may_last = how == "STUCK_COMMIT"
+                self.waiting.set()
+                self.freed.wait(20)
             case ["COPY", "cut", *_]:
                 return CopyOut(1, False, self.cut())
             case ["WARN"]:
@@ -566,6 +575,36 @@ def test_clients_are_told_that_the_node_stops(node: Node) -> None:
         assert [error.sqlstate for error in failures] == ["57P01", "57P01"]
         silent.settimeout(20)
         assert b"57P01" in silent.recv(1000)
+
+
+def test_clients_whose_sessions_do_not_end_are_told_what_is_known() -> None:
+    node = Node()
+    node.start()
+    raised: dict[str, psycopg.Error] = {}
+
+    def run(statement: str) -> None:
+        with pytest.raises(psycopg.Error) as error, connected(node) as client:
+            client.execute(statement)
+        raised[statement] = error.value
+
+    threads = [threading.Thread(target=run, args=(s,)) for s in ("STUCK", "STUCK_COMMIT")]
+    for thread in threads:
+        thread.start()
+    wait_until(
+        lambda: [r.waiting.is_set() for r in node.runners] == [True, True], "both statements"
+    )
+    assert node.server is not None
+    with waiting_for(WaitEventType.STATE_STORE, "test"):
+        node.server.stop()
+    for thread in threads:
+        thread.join(20)
+    for runner in node.runners:
+        runner.freed.set()
+    assert raised["STUCK"].sqlstate == "57P01"
+    assert raised["STUCK_COMMIT"].sqlstate == "40003"
+    assert "not known" in (raised["STUCK_COMMIT"].diag.message_detail or "")
+    server = node.server
+    wait_until(lambda: server.sessions == 0, "the end of both")
 
 
 @part_of_make_faults

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from end_to_end.compare import delta_rows, difference, publisher_rows
 from faults.heavy import part_of_make_faults
 from faults.node_process import NodeProcess
+from fix_object_store import ObjectStore
 from fix_postgres import Database
 from fix_proxy import Proxy
 from penstock import Node
-from penstock.embedded import CommandFailed
+from penstock.embedded import CommandFailed, free_port
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
@@ -25,6 +32,7 @@ _ROWS = 30_000
 _SLOW = "md5(repeat(note, 1000)) <> ''"
 """A row filter that takes the publisher a quarter of a millisecond."""
 
+_WITHIN: Final = 7.0
 _STOPPING = "stopping after the current cut; again: stop at once"
 
 
@@ -206,3 +214,137 @@ def test_a_run_is_not_caught_up_with_another_publisher(
     node.sql("ALTER SUBSCRIPTION s DISABLE; ALTER SUBSCRIPTION s SET (slot_name = NONE)")
     node.sql("DROP SUBSCRIPTION s")
     database.execute("SELECT pg_drop_replication_slot('s')")
+
+
+# What is outside does not answer: connections stay open, and nothing comes.
+
+
+@pytest.fixture
+def stalls(
+    tmp_path: Path, database: Database, make_proxy: Callable[[int], Proxy]
+) -> Iterator[tuple[NodeProcess, Proxy]]:
+    """A node with its state in a PostgreSQL, and the proxy before that."""
+    proxy = make_proxy(database.server.port)
+    node = NodeProcess(tmp_path / "node")
+    node.init({"state": f"postgresql://postgres@127.0.0.1:{proxy.port}/{database.name}"})
+    yield node, proxy
+    proxy.resume()
+    node.close()
+
+
+@pytest.fixture
+def in_s3(
+    tmp_path: Path,
+    s3: ObjectStore,
+    make_proxy: Callable[[int], Proxy],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[NodeProcess, Proxy]]:
+    """A node with a port and its warehouse in S3, and the proxy before that."""
+    bucket = s3.bucket()
+    proxy = make_proxy(urlsplit(s3.endpoint).port or 0)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+    node = NodeProcess(tmp_path / "node", warehouse_uri=f"s3://{bucket}/lake")
+    node.init({"port": free_port()})
+    yield node, proxy
+    proxy.resume()
+    node.close()
+
+
+def ends_in_time(node: NodeProcess, *, starts: bool = False) -> None:
+    """SIGTERM ends it within five seconds, and what a busy machine adds. ``starts``: an error may
+    end the start before."""
+    node.signal(signal.SIGTERM)
+    began = time.monotonic()
+    code = node.wait_end(40)
+    assert time.monotonic() - began < _WITHIN, node.log_tail()
+    if not starts or code != 1:
+        assert code == 0, node.log_tail()
+        assert "without answer" in node.log()
+
+
+@part_of_make_faults
+def test_a_silent_state_store_holds_no_stop_up(
+    stalls: tuple[NodeProcess, Proxy], database: Database
+) -> None:
+    node, proxy = stalls
+    database.execute(
+        "CREATE TABLE t (id integer PRIMARY KEY, note text); CREATE PUBLICATION fast FOR TABLE t"
+    )
+    subscribe(node, database, "fast")
+    node.start()
+    node.wait_for("the stream", lambda: node.status()[0]["state"] == "streaming", timeout=240)
+    proxy.stall()
+    database.execute("INSERT INTO t SELECT i, 'late' FROM generate_series(1, 1000) i")
+    ends_in_time(node)
+    before = proxy.connections
+    node.start()
+    node.wait_for("a start that waits", lambda: proxy.connections > before)
+    ends_in_time(node)
+    proxy.resume()
+    proxy.cut()
+    node.start(command=_RUN)
+    assert ended(node) == 0
+    assert_equal(node, database)
+
+
+def session(node: NodeProcess) -> psycopg.Connection[Any]:
+    """A session of the superuser ``root``, once the port listens."""
+    port = tomllib.loads((node.folder / "penstock.toml").read_text("utf-8"))["port"]
+    opened: list[psycopg.Connection[Any]] = []
+
+    def listens() -> bool:
+        with contextlib.suppress(psycopg.OperationalError):
+            conninfo = f"host=127.0.0.1 port={port} dbname=lake user=root password=secret"
+            opened.append(psycopg.connect(conninfo, autocommit=True))
+        return bool(opened)
+
+    node.wait_for("the port", listens, timeout=240)
+    return opened[0]
+
+
+@part_of_make_faults
+@pytest.mark.parametrize("committed", [False, True], ids=["before its commit", "in its commit"])
+def test_a_silent_object_store_holds_no_stop_up(
+    in_s3: tuple[NodeProcess, Proxy], committed: bool
+) -> None:
+    node, proxy = in_s3
+    node.sql("CREATE ROLE root SUPERUSER LOGIN PASSWORD 'secret'")
+    node.start()
+    with contextlib.closing(session(node)) as client:
+        client.execute("CREATE TABLE own (id int PRIMARY KEY)")
+        client.execute("INSERT INTO own VALUES (1)")
+        if committed:
+            place = node.warehouse_uri.removeprefix("s3:/")
+            entry = f"{place}/public/own/_delta_log/{2:020}.json"
+            proxy.stall_after(f"PUT {entry}".encode())
+        else:
+            proxy.stall()
+        raised: list[psycopg.Error] = []
+
+        def insert() -> None:
+            try:
+                client.execute("INSERT INTO own VALUES (2)")
+            except psycopg.Error as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=insert, daemon=True)
+        thread.start()
+        node.wait_for(
+            "the INSERT",
+            lambda: proxy.stalled and client.info.transaction_status is TransactionStatus.ACTIVE,
+        )
+        ends_in_time(node)
+        thread.join(30)
+    (error,) = raised
+    assert error.sqlstate == ("40003" if committed else "57P01"), str(error)
+    before = proxy.connections
+    node.start()
+    node.wait_for("a start that waits", lambda: proxy.connections > before)
+    ends_in_time(node, starts=True)
+    proxy.resume()
+    proxy.cut()
+    node.start()
+    with contextlib.closing(session(node)) as client:
+        rows = client.execute("SELECT id FROM own ORDER BY id").fetchall()
+    assert rows == ([(1,), (2,)] if committed else [(1,)])
+    assert node.stop() == 0

@@ -28,6 +28,8 @@ class CatalogRunner:
 
     changes_nothing = True
 
+    may_last = False
+
     waits_for_turn = False
 
     def turn(self) -> AbstractContextManager[None]:

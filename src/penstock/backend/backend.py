@@ -82,6 +82,7 @@ from penstock.sqlstate import (
     InvalidCatalogName,
     InvalidCursorName,
     InvalidSqlStatementName,
+    StatementCompletionUnknown,
     TooManyConnections,
 )
 from penstock.stats.backend_status import Activity, BackendType, Session, Sessions
@@ -223,6 +224,16 @@ class Backend:
             return
         if self._socket.left:
             runner.terminate()
+
+    def give_up(self) -> None:
+        """End the session with an error to its client, as its own thread waits for something;
+        called from another thread."""
+        error: PenstockError = _by_an_administrator()
+        if self.runner is not None and self.runner.may_last:
+            error = _may_last()
+        with suppress(PenstockError, ValueError):
+            self._socket.send_last(self._session.fail(error, fatal=True))
+        self.shut_down()
 
     def shut_down(self) -> None:
         """End the session without an error to its client; called from another thread."""
@@ -411,8 +422,10 @@ class Backend:
             except ConnectionFailure:
                 raise
             except PenstockError as error:
-                if self._terminated:
+                if self._terminated and not isinstance(error, StatementCompletionUnknown):
                     raise _by_an_administrator() from None
+                if self._terminated:
+                    raise
                 self._log(error, event)
                 changes = self.runner.failed()
                 extended.end_transaction()
@@ -511,6 +524,14 @@ class Backend:
 def _by_an_administrator() -> ConnectionFailure:
     return ConnectionFailure(
         "terminating connection due to administrator command", sqlstate="57P01"
+    )
+
+
+def _may_last() -> PenstockError:
+    return StatementCompletionUnknown(
+        "terminating connection due to administrator command",
+        detail="It is not known whether what the statement has changed is committed.",
+        hint="Look at what is there before you run the statement again.",
     )
 
 

@@ -5,7 +5,8 @@ into events, one at a time. ``send`` returns when the kernel has accepted all by
 client blocks only its own thread and one portion of memory. The limits of the ``ServerSession``
 bound how much input is read ahead.
 
-A socket is used by one thread; any thread may call ``shut_down`` and ``stop_reading``.
+A socket is used by one thread; any thread may call ``shut_down``, ``stop_reading`` and
+``send_last``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import select
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -45,6 +47,7 @@ class ClientSocket:
         self.address, self.port = accepted.getpeername()[:2]
         self.tls: Encryption | None = None
         self._cut_off = False  # True if ``send`` ended in the middle of its data
+        self._sending = threading.RLock()  # ``waiting`` may send
         self.stopped = self._down = False
         self.blocked: Callable[[], None] = _do_nothing
         """Called before ``send`` waits for the client."""
@@ -78,6 +81,10 @@ class ClientSocket:
         without ``waiting`` the write timeout applies. After an error nothing more can be sent,
         because the client has only a part of the data.
         """
+        with self._sending:
+            self._send(data, waiting)
+
+    def _send(self, data: bytes, waiting: Callable[[], object] | None) -> None:
         if self._cut_off:
             raise ConnectionFailure("connection to client lost")
         view = memoryview(data)
@@ -89,6 +96,17 @@ class ClientSocket:
         except (OSError, ValueError) as error:
             raise _broken(error) from None
         self._cut_off = False
+
+    def send_last(self, data: bytes) -> None:
+        """Send ``data`` if the client reads it at once; nothing can be sent after it. For another
+        thread than that of the socket. Raises ConnectionFailure."""
+        if not self._sending.acquire(blocking=False):
+            raise ConnectionFailure("the client does not read")
+        try:
+            self._send(data, None)
+        finally:
+            self._cut_off = True
+            self._sending.release()
 
     def _send_some(self, portion: memoryview, waiting: Callable[[], object] | None) -> int:
         """Send at least some bytes of a portion, and return their number. TLS requires that the

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from threading import Event
 from typing import Final, TypeGuard
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ from penstock.errors import (
 from penstock.executor.lake import CopyRequest
 from penstock.executor.writer import Writer
 from penstock.guc import in_seconds_or_bytes, read_integer
-from penstock.interrupts import close_open
+from penstock.interrupts import close_open, notice_commits
 from penstock.lsn import Lsn
 from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.pgtypes.pg_type import TEXT
@@ -194,11 +195,17 @@ class SessionRunner:
         self._transactions = Transactions(
             services, self._block, self._commands, self._cancellation, self._standbys
         )
+        self._commits = Event()
         self._replication = ReplicationCommands(
             context, services, self._block, self._settings.show, self._cancellation
         )
 
     # StatementRunner
+
+    @property
+    def may_last(self) -> bool:
+        """True once a statement that changes something has begun to commit."""
+        return self._commits.is_set() and not self._reads
 
     @property
     def changes_nothing(self) -> bool:
@@ -231,6 +238,7 @@ class SessionRunner:
     def end_statement(self) -> None:
         """Stop the timer, and let a client that leaves end nothing."""
         self._reads = False
+        self._commits.clear()
         self._cancellation.stop_timer()
 
     def simple(self, text: str) -> Generator[Answer, None, None]:
@@ -357,6 +365,8 @@ class SessionRunner:
 
     def _run(self, statement: Statement, parameters: BoundValues) -> Iterator[Answer]:
         self._reads = reads(statement) and not isinstance(statement, Transaction)
+        self._commits.clear()
+        notice_commits(self._commits.set)
         yield from _notices(statement.notices)
         if statement.notices:  # commands tell them, too
             statement = replace(statement, notices=())

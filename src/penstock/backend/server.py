@@ -24,6 +24,7 @@ from penstock.catalog import Role
 from penstock.errors import ConfigurationError
 from penstock.protocol.startup import CancelRequest
 from penstock.sqlstate import TooManyConnections
+from penstock.wait_event import Patience, leave_behind
 
 _KEY_SIZE: Final = 32
 """The bytes of a cancel key in protocol 3.2; clients of protocol 3.0 get the first four."""
@@ -31,9 +32,10 @@ _SHORTEST_KEY: Final = 4
 """The fewest bytes of a cancel key that is accepted: four, as in protocol 3.0."""
 _BACKLOG: Final = 128
 _STOP_S: Final = 10.0
-"""Seconds to wait for each thread to end. Threads are daemons, so the process ends anyway."""
+"""Seconds to wait for all threads to end. Threads are daemons, so the process ends anyway."""
 _TOLD_S: Final = 2.0
 """Seconds that sessions have to send their clients the error that the node stops."""
+_JOIN_S: Final = 0.1
 _TURNED_AWAY_AT_ONCE: Final = 20
 """The number of clients beyond the limits that can get an error, or be silent, at the same time;
 for further clients the oldest silent ones are disconnected, of whom as many more can be ending."""
@@ -160,12 +162,13 @@ class Server:
         for each in self._sockets:
             log.info("listening on %s, port %d", *each.getsockname()[:2])
 
-    def stop(self) -> None:
+    def stop(self, patience: Patience | None = None) -> None:
         """Stop listening, end all sessions, and return when their threads have ended.
 
-        Clients get an error (57P01), as in a fast shutdown. A session that does not end by itself
-        is disconnected.
+        Clients get an error (57P01), as in a fast shutdown; 40003 if what a statement does may
+        last. A session that does not end by itself is disconnected, after this error.
         """
+        patience = patience or Patience()
         with self._lock:
             self._stopping.set()  # no session begins after this
         for each in self._sockets:
@@ -179,9 +182,14 @@ class Server:
         for backend, thread in running:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                backend.shut_down()
-        for _, thread in running:
-            thread.join(_STOP_S)
+                backend.give_up()
+        deadline = time.monotonic() + _STOP_S
+        for backend, thread in running:
+            while thread.is_alive() and time.monotonic() < deadline:
+                thread.join(_JOIN_S)
+                if thread.is_alive() and (wait := patience.over()) is not None:
+                    leave_behind(f"session with PID {backend.pid}", wait)
+                    break
         if self._acceptor is not None:
             self._acceptor.join(_STOP_S)
         for each in self._sockets:

@@ -42,6 +42,7 @@ from penstock.errors import (
     PenstockError,
     StorageError,
 )
+from penstock.interrupts import commit_begins
 from penstock.wait_event import WaitEventType, waiting
 
 # Databases that hold state: SQLite files shared by several processes, or any other database by its
@@ -444,6 +445,7 @@ class Store:
             else:
                 pg_control.lock_writers(connection)
             yield connection
+            commit_begins()
 
     def check(self) -> None:
         """Check a SQLite file's structure, as the process that runs the node. Raises

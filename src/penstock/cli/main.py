@@ -26,6 +26,7 @@ from penstock.identifiers import simple_quote_literal
 from penstock.node import Node, recovery
 from penstock.node import doctor as checks
 from penstock.sql.text.quoting import quote_identifier
+from penstock.wait_event import left_behind
 
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 _SPARK_LOST: Final = 7
@@ -226,7 +227,16 @@ def main() -> None:
         app()
     except PenstockError as error:
         print(error.report(), file=sys.stderr)
-        sys.exit(_SPARK_LOST if isinstance(error, SparkLost) else 1)
+        _exit(_SPARK_LOST if isinstance(error, SparkLost) else 1)
+    except SystemExit as end:
+        _exit(end.code)
+
+
+def _exit(status: str | int | None) -> None:
+    """Exit; Python itself would wait for threads that a stop has left behind."""
+    if left_behind and not isinstance(status, str):
+        run.end_process(status or 0)
+    sys.exit(status)
 
 
 def log_to_standard_error() -> None:

@@ -7,6 +7,7 @@ would. SIGHUP makes the node read its parameters again.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import os
@@ -32,6 +33,7 @@ from penstock.errors import PenstockError
 from penstock.node import Node
 from penstock.node.guc import reload_told
 from penstock.node.status import CatchupState, SubscriptionStatus, TableStatus
+from penstock.wait_event import leave_behind, silent_wait
 
 _STDERR: Final = 2
 
@@ -39,6 +41,9 @@ SIGNALLED: Final = 128
 """The exit status of a process that a signal has ended is this plus the signal's number."""
 
 
+_LOOK_S: Final = 0.1
+_LONGEST_S: Final = 4.0
+"""Seconds after a signal in which the node stops in order, beside what does not answer."""
 _STOP: Final = b"s"
 _RELOAD: Final = b"r"
 
@@ -51,9 +56,11 @@ class StopSignals:
     it takes no lock: another thread sets the event and prints a line, or reloads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, told: bool = False) -> None:
+        """``told``: the exit status tells of the signal."""
         self.stop: Final = threading.Event()
         self.number: int | None = None
+        self._told = told
         self.reload: Callable[[], None] = lambda: None
         self._read, self._write = os.pipe()
 
@@ -77,8 +84,27 @@ class StopSignals:
     def _wait(self) -> None:
         while os.read(self._read, 1) == _RELOAD:
             self.reload()
+        began = time.monotonic()
         self.stop.set()
         print("stopping after the current cut; again: stop at once", file=sys.stderr, flush=True)
+        self._end_in_time(began)
+
+    def _end_in_time(self, began: float) -> None:
+        """End the process once only something that does not answer keeps it from its end: what
+        starts or stops in the main thread may wait for it, too."""
+        while True:
+            time.sleep(_LOOK_S)
+            if time.monotonic() - began > _LONGEST_S and (wait := silent_wait()) is not None:
+                leave_behind("main thread", wait)
+                end_process(SIGNALLED + (self.number or 0) if self._told else 0)
+
+
+def end_process(status: int) -> None:
+    """End this process without waiting for its threads."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def start(directory: NodeDir = Path()) -> None:
@@ -116,7 +142,7 @@ def run(
     after an error, a stopped subscription or the end of the time; 130 or 143 when SIGINT or SIGTERM
     came before all were caught up.
     """
-    signals = StopSignals()
+    signals = StopSignals(until_caught_up)
     signals.listen()
     reached: Sequence[CatchupState] = ()
     with Node(directory) as node:
@@ -146,6 +172,8 @@ def run(
 _TERMINAL_INTERVAL: Final = 0.5
 _PLAIN_INTERVAL: Final = 10.0
 _BAR_WIDTH: Final = 20
+_LAST_READ_S: Final = 1.0
+"""Seconds to wait for a reading of the status, which may be one of a silent state store."""
 _GAPS: Final = 2
 """Characters between a line's name, its bar and its text."""
 _BARS: Final = 8
@@ -172,7 +200,7 @@ class ProgressDisplay:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
+        self._thread.join(_LAST_READ_S)
 
     def _run(self) -> None:
         console = Console(file=sys.stderr)  # the real stderr, which ``AboveBars`` replaces later

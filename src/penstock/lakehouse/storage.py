@@ -181,7 +181,7 @@ class Storage:
 
     def remove(self, uri: str) -> None:
         """Remove a file that nobody needs; an error is only logged."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), _working("remove file", uri):
             try:
                 filesystem, path = resolve(uri)
                 filesystem.delete_file(path)
@@ -194,9 +194,10 @@ class Storage:
         """Remove a folder of temporary files. An error is only logged: a late task may still write
         there."""
         try:
-            filesystem, path = resolve(uri)
-            if filesystem.get_file_info(path).type == fs.FileType.Directory:
-                filesystem.delete_dir(path)
+            with _working("remove directory", uri):
+                filesystem, path = resolve(uri)
+                if filesystem.get_file_info(path).type == fs.FileType.Directory:
+                    filesystem.delete_dir(path)
         except OSError as error:
             log.warning("could not remove directory %s: %s", uri, _message(error))
 
@@ -315,7 +316,8 @@ def storage_errors(action: str, uri: str, *, gone: str | None = None) -> Iterato
     """Turn errors of the system and of pyarrow into StorageError, worded as in PostgreSQL and
     without secrets. ``gone``: the hint if there is no such file."""
     try:
-        yield
+        with _working(action, uri):
+            yield
     except (OSError, pa.ArrowException) as error:
         number = getattr(error, "errno", None)
         damaged = isinstance(error, pa.ArrowInvalid) or (not number and _is_damaged(error, uri))
@@ -332,6 +334,13 @@ def storage_errors(action: str, uri: str, *, gone: str | None = None) -> Iterato
         raise StorageError(
             f'could not {action} "{uri}": {reason}', hint=hint, sqlstate=sqlstate
         ) from cause
+
+
+def _working(action: str, uri: str) -> contextlib.AbstractContextManager[None]:
+    """Work with a file, which is a wait where the file is in an object store."""
+    if is_local(uri):
+        return contextlib.nullcontext()
+    return waiting(WaitEventType.FILES, f'{action} "{uri}"')
 
 
 def _is_damaged(error: Exception, uri: str) -> bool:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.errors import CommitConflict, PenstockError, StorageError
+from penstock.interrupts import commit_begins
 from penstock.lakehouse.actions import Action, commit_info, lines
 from penstock.lakehouse.deletion_vectors import VectorFile
 from penstock.lakehouse.log import entry_uri, log_folder, read_entry
@@ -147,6 +148,7 @@ class TableLog:
     def _put(self, version: int, entry: Sequence[str]) -> None:
         self.check()
         self._open = version, entry
+        commit_begins()
         try:
             self._store.put(self.uri, version, entry)
         except BaseException as error:

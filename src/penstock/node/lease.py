@@ -50,6 +50,7 @@ from penstock.lakehouse.storage import Storage, local_path
 from penstock.lakehouse.warehouse import OWN_FOLDER, Warehouse
 from penstock.lakehouse.xact import Elapsed
 from penstock.node.claims import process_stat
+from penstock.wait_event import Patience
 
 log = logging.getLogger(__name__)
 
@@ -219,13 +220,12 @@ class Lease:
         if self._lost is not None:
             raise self._lost
 
-    def release(self) -> None:
+    def release(self, patience: Patience | None = None) -> None:
         """End the renewals, and let others take the lease at once. No commit is possible from now
         on. Never raises, and does not wait for a storage that hangs."""
         self._lost = self._lost or self._stopped
         self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join(_RELEASE_S)
+        (patience or Patience()).join(self._thread, "lease", _RELEASE_S)
 
     def _run(self) -> None:
         failed = False

@@ -89,6 +89,7 @@ from penstock.sql.grammar.parsenodes import (
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import QueryCanceled, UndefinedTable
 from penstock.stats.backend_status import Sessions
+from penstock.wait_event import Patience
 from penstock.walsender.logical_reading import LogicalReading, SlotRequest
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer
@@ -371,11 +372,12 @@ class Node:
         else:
             reload_told(self.folder, self.reload)
 
-    def _forget_running(self) -> None:
+    def _forget_running(self, patience: Patience | None = None) -> None:
+        patience = patience or Patience()
         self.serving = self._running = self._monitoring = None
-        self._catalog.node_lock.release()
+        patience.run(self._catalog.node_lock.release, "node's lock")
         if self._lease is not None:
-            self._lease.release()
+            self._lease.release(patience)
             self._lease = None
             self._warehouse = self._closed_warehouse()
         if self._lock is not None:
@@ -396,19 +398,22 @@ class Node:
         self._cluster.take_up()  # the node can still be read
 
     def _stop(self) -> None:
+        patience = Patience()
         self._cluster.give_up()
+        if self._running is not None:
+            self._running.begin_stop()
         if self._monitoring is not None:
             self._monitoring.stop()
             self._monitoring = None
         if self.serving is not None:
-            self.serving.stop()
+            self.serving.stop(patience)
             self.serving = None
         if self._running is not None:
-            self._running.stop()
+            self._running.stop(patience)
             self._running = None
             log.info("node %s has stopped", self.folder)
-        self._catalog.sequences.close()
-        self._forget_running()
+        patience.run(self._catalog.sequences.close, "sequences")
+        self._forget_running(patience)
 
     def close(self) -> None:
         """Stop, and end the Spark session that the node has built."""

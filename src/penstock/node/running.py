@@ -63,6 +63,7 @@ from penstock.subscription.tablesync import NOT_COPIED, SyncOptions
 from penstock.subscription.upkeep import UpkeepOptions
 from penstock.subscription.worker import ApplyWorker, CatalogAccess
 from penstock.subscription.worker_status import WorkerStatus
+from penstock.wait_event import Patience
 
 log = logging.getLogger(__name__)
 
@@ -193,14 +194,19 @@ class RunningNode:
         self._reporter.start()
         self._proof.start()
 
-    def stop(self) -> None:
-        """Stop every worker after its current cut, and the threads."""
+    def begin_stop(self) -> None:
+        """Ask every worker to end after its current cut, and the threads to end."""
         self._stopping.set()
         self._proof.stop()
-        self._thread.join()
-        self._proof.join()
-        self._reporter.join()
-        self._indexes.close()
+        self._launcher.stop()  # the launcher itself may be waiting for the state store
+
+    def stop(self, patience: Patience) -> None:
+        """Wait until all that ``begin_stop`` has asked have ended."""
+        self.begin_stop()
+        patience.join(self._thread, "launcher")
+        patience.join(self._proof.thread, "standing proof")
+        patience.join(self._reporter, "statistics")
+        patience.run(self._indexes.close, "key indexes")
 
     def check(self) -> None:
         """Raise the error that has ended the launcher, if any."""

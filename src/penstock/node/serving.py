@@ -37,6 +37,7 @@ from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.protocol.answers import StatementRunner
 from penstock.query_memory import MEMORY
 from penstock.stats.backend_status import Sessions
+from penstock.wait_event import Patience
 from penstock.walsender.senders import Senders
 from penstock.walsender.sequencer import Sequencer, SequencerThread
 from penstock.walsender.slots import Retention, Slots
@@ -136,10 +137,11 @@ class ServingNode:
         self._server.start()
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, patience: Patience | None = None) -> None:
         """End every session and the threads."""
-        self._server.stop()
-        self._thread.stop()
+        patience = patience or Patience()
+        self._server.stop(patience)
+        self._thread.stop(patience)
 
     @property
     def _parameters(self) -> Parameters:

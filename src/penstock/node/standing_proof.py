@@ -113,19 +113,15 @@ class StandingProof:
         self._added = 0
         self._paces: dict[int, _Pace] = {}
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="standing proof", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="standing proof", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End the thread, even in the middle of a round."""
         self._stopping.set()
-
-    def join(self) -> None:
-        """Wait until the thread has ended."""
-        self._thread.join()
 
     def _run(self) -> None:
         forgotten = False

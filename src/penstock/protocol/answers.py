@@ -191,6 +191,11 @@ class StatementRunner(Protocol):
     def changes_nothing(self) -> bool:
         """Tell whether the running statement may end if its client has left."""
 
+    @property
+    def may_last(self) -> bool:
+        """Tell whether what the running statement does may last, or lasts, although it has not
+        been answered. Any thread may ask."""
+
     def turn(self) -> AbstractContextManager[None]:
         """Have the session's turn in the ``with`` block; wait for it before."""
 

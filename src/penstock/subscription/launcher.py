@@ -19,6 +19,7 @@ from typing import Final
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import report
 from penstock.subscription.worker import CONNECTING, ApplyWorker
+from penstock.wait_event import Patience, leave_behind
 
 log = logging.getLogger(__name__)
 
@@ -175,16 +176,18 @@ class Launcher:
         return len(self.workers) < self._most() and any(map(self._is_due, self._gave_way))
 
     def stop(self) -> None:
-        """Ask every worker to end after its current cut."""
-        for worker in self.workers.values():
+        """Ask every worker to end after its current cut. Any thread may call this."""
+        for worker in list(self.workers.values()):
             worker.stop()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until every worker has ended; return whether all have.
 
-        It waits at most ``timeout`` seconds for a worker that is connecting without an answer.
+        With a ``timeout`` it waits at most so many seconds for a worker that is connecting without
+        an answer, and does not wait for an object store or a state store that does not answer.
         """
-        ended = [_joined(worker, timeout) for worker in self.workers.values()]
+        patience = None if timeout is None else Patience()
+        ended = [_joined(worker, timeout, patience) for worker in self.workers.values()]
         return all(ended)
 
     def _bury(self) -> None:
@@ -195,17 +198,20 @@ class Launcher:
             del self._running[oid]
 
 
-def _joined(worker: ApplyWorker, timeout: float | None) -> bool:
+def _joined(worker: ApplyWorker, timeout: float | None, patience: Patience | None) -> bool:
     """Wait for one worker; return whether it has ended.
 
-    Only the wait for a worker that is connecting to a publisher ends after ``timeout`` seconds.
+    The wait for a worker that is connecting to a publisher ends after ``timeout`` seconds.
     """
+    name = worker.subscription.name
     until = None if timeout is None else time.monotonic() + timeout
     while not worker.join(_POLL):
         if worker.status.state == CONNECTING and until is not None and time.monotonic() > until:
             log.warning(
-                'subscription "%s": the publisher does not answer, its worker is left behind',
-                worker.subscription.name,
+                'subscription "%s": the publisher does not answer, its worker is left behind', name
             )
+            return False
+        if patience is not None and (wait := patience.over()) is not None and worker.alive:
+            leave_behind(f'worker of subscription "{name}"', wait)
             return False
     return True

@@ -69,6 +69,7 @@ from penstock.failpoint import AFTER_EMIT, AFTER_SEQUENCE, BEFORE_SEQUENCE, fail
 from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.wait_event import Patience
 from penstock.walsender.commit_order import (
     CommitTimes,
     PendingTransaction,
@@ -789,11 +790,11 @@ class SequencerThread:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, patience: Patience | None = None) -> None:
         """End the thread."""
         self._stopping.set()
         self._sequencer.wake()
-        self._thread.join()
+        (patience or Patience()).join(self._thread, "sequencer")
 
     def _run(self) -> None:
         last, kept_up, due = "", 0.0, 0.0
