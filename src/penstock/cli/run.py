@@ -11,6 +11,7 @@ import contextlib
 import gc
 import io
 import os
+import select
 import signal
 import sys
 import threading
@@ -44,16 +45,16 @@ SIGNALLED: Final = 128
 _LOOK_S: Final = 0.1
 _LONGEST_S: Final = 4.0
 """Seconds after a signal in which the node stops in order, beside what does not answer."""
-_STOP: Final = b"s"
-_RELOAD: Final = b"r"
+_MANY: Final = 64
+"""The signals that are read at once."""
 
 
 class StopSignals:
-    """The handler of signals. The first signal sets ``stop``, and ``number`` to its number, which
-    is None until then. SIGHUP calls ``reload``.
+    """The handler of signals. The first SIGINT or SIGTERM sets ``number`` to its number, which is
+    None until then, and ``stop``. SIGHUP calls ``reload``.
 
-    A handler runs in the main thread between two of its steps, whatever lock that thread holds. So
-    it takes no lock: another thread sets the event and prints a line, or reloads.
+    A thread hears of signals by a pipe. A handler in Python would not run while the main thread is
+    in a call, which may wait for a storage that does not answer, and could take no lock.
     """
 
     def __init__(self, told: bool = False) -> None:
@@ -63,40 +64,45 @@ class StopSignals:
         self._told = told
         self.reload: Callable[[], None] = lambda: None
         self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
 
     def listen(self) -> None:
         """Handle the signals of this process from now on. Only the main thread may call it."""
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
-        signal.signal(signal.SIGINT, self._handle)
-        signal.signal(signal.SIGTERM, self._handle)
-        signal.signal(signal.SIGHUP, self._hang_up)
-
-    def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
-        os.write(self._write, _RELOAD)
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self.number is not None:
-            os.write(_STDERR, b"stopping at once\n")
-            os._exit(SIGNALLED + number)
-        self.number = number
-        os.write(self._write, _STOP)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _go_on)
 
     def _wait(self) -> None:
-        while os.read(self._read, 1) == _RELOAD:
-            self.reload()
-        began = time.monotonic()
-        self.stop.set()
-        print("stopping after the current cut; again: stop at once", file=sys.stderr, flush=True)
-        self._end_in_time(began)
-
-    def _end_in_time(self, began: float) -> None:
-        """End the process once only something that does not answer keeps it from its end: what
-        starts or stops in the main thread may wait for it, too."""
+        began: float | None = None
         while True:
-            time.sleep(_LOOK_S)
+            if select.select([self._read], [], [], None if began is None else _LOOK_S)[0]:
+                for number in os.read(self._read, _MANY):
+                    self._take(number)
+            if self.number is None:
+                continue
+            began = began or time.monotonic()
             if time.monotonic() - began > _LONGEST_S and (wait := silent_wait()) is not None:
+                # What starts or stops in the main thread may wait for it, too.
                 leave_behind("main thread", wait)
-                end_process(SIGNALLED + (self.number or 0) if self._told else 0)
+                end_process(SIGNALLED + self.number if self._told else 0)
+
+    def _take(self, number: int) -> None:
+        if number == signal.SIGHUP and self.number is None:
+            self.reload()
+        elif number in (signal.SIGINT, signal.SIGTERM) and self.number is None:
+            self.number = number
+            self.stop.set()
+            print(
+                "stopping after the current cut; again: stop at once", file=sys.stderr, flush=True
+            )
+        elif number in (signal.SIGINT, signal.SIGTERM):
+            os.write(_STDERR, b"stopping at once\n")
+            os._exit(SIGNALLED + number)
+
+
+def _go_on(_number: int, _frame: FrameType | None) -> None:
+    """Let the main thread go on: another thread hears of the signal."""
 
 
 def end_process(status: int) -> None:
