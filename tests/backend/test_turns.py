@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from fix_lake import LakeServer
+from penstock.backend import turns as turns_module
 from penstock.backend.turns import Turn, Turns
 from penstock.embedded import wait_until
 
@@ -32,6 +33,27 @@ def run(turns: Turns, role: int, began: list[int], number: int, go_on: threading
     with Turn(turns).of(role, lambda: None):
         began.append(number)
         go_on.wait()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody begins out of turn."""
+    monkeypatch.setattr(turns_module, "_LONGEST_S", 600.0)
+
+
+def test_nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements that take minutes do not keep short ones of their role waiting."""
+    monkeypatch.setattr(turns_module, "_LONGEST_S", 0.2)
+    turns, began, go_on = Turns(1), list[int](), threading.Event()
+    thread = threading.Thread(target=run, args=(turns, 7, began, 0, go_on))
+    thread.start()
+    wait_until(lambda: _in_line(turns, 1), "the first one")
+    with Turn(turns).of(7, lambda: None):
+        assert turns._lines[7].running == 2
+    assert turns._lines[7].running == 1
+    go_on.set()
+    thread.join()
+    assert turns._lines == {}
 
 
 def _in_line(turns: Turns, count: int) -> bool:

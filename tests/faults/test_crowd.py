@@ -24,7 +24,7 @@ from penstock.embedded import free_port, wait_until
 pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 
 _SESSIONS: Final = 50
-_SAMPLES: Final = 200
+_SAMPLES: Final = 60
 _PASSWORD: Final = "one of the crowd"
 _AT_MOST: Final = 2.0
 _MAY_WAIT: Final = int(os.environ.get("PENSTOCK_CROWD_TURNS", "-1"))
@@ -151,7 +151,7 @@ def test_others_hardly_notice(
             print()
             for name, before in alone.items():
                 shown = "; ".join(
-                    f"p{share:.0%} {1000 * _at(before, share):.0f} -> "
+                    f"p{100 * share:.0f} {1000 * _at(before, share):.0f} -> "
                     f"{1000 * _at(beside[name], share):.0f} ms"
                     for share in (0.5, 0.95, 0.99)
                 )

@@ -1,9 +1,10 @@
 """Let the statements of one role take turns, so that no role takes the processor from the others.
 
 A node is one process: whoever runs fifty statements at once has most of its time. So only a few
-statements of a role run at the same time; the next ones wait in line. A statement gives its turn
-back while it waits for its client, and at times while it sends rows if others wait. Superusers do
-not wait, nor do replication connections, which need a right.
+statements of a role run at the same time; the next ones wait in line, but not for long: behind
+statements that take minutes, a short one begins after two seconds. A statement gives its turn back
+while it waits for its client, and at times while it sends rows if others wait. Superusers do not
+wait, nor do replication connections, which need a right.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Final
 _SLICE_S: Final = 0.1
 """A statement that has had its turn for so long goes to the end of the line between two rows."""
 _TICK_S: Final = 0.1
+_LONGEST_S: Final = 2.0
+"""The longest wait for a turn."""
 
 
 class _Line:
@@ -44,7 +47,8 @@ class Turns:
                 self._hand_on(line)
 
     def take(self, role: int, check: Callable[[], None]) -> None:
-        """Wait for a turn. ``check`` is called meanwhile, and may raise to give up."""
+        """Wait for a turn, or long enough. ``check`` is called meanwhile, and may raise to give
+        up."""
         with self._lock:
             line = self._lines.setdefault(role, _Line())
             if not line.waiting and self._is_free(line):
@@ -52,9 +56,12 @@ class Turns:
                 return
             mine = threading.Event()
             line.waiting.append(mine)
+        until = time.monotonic() + _LONGEST_S
         try:
             while not mine.wait(_TICK_S):
                 check()
+                if time.monotonic() >= until:
+                    self._begin(line, mine)
             check()
         except BaseException:
             with self._lock:
@@ -63,6 +70,13 @@ class Turns:
                     raise
             self.give_back(role)
             raise
+
+    def _begin(self, line: _Line, mine: threading.Event) -> None:
+        with self._lock:
+            if mine in line.waiting:
+                line.waiting.remove(mine)
+                line.running += 1
+                mine.set()
 
     def give_back(self, role: int) -> None:
         """End a turn; whoever has waited longest gets the next one."""
