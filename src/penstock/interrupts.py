@@ -23,6 +23,26 @@ def process_interrupts(check: Callable[[], None]) -> None:
     _CHECK.set(check)
 
 
+def check_for_interrupts() -> None:
+    """Raise PenstockError (57014) if somebody has cancelled this thread's statement."""
+    check = _CHECK.get()
+    if check is not None:
+        check()
+
+
+def notice_commits(begins: Callable[[], None]) -> None:
+    """Let ``commit_begins`` call ``begins`` in this thread."""
+    _BEGINS.set(begins)
+
+
+def commit_begins() -> None:
+    """Note that what this thread's statement does may last from now on, even if nobody hears of
+    it."""
+    begins = _BEGINS.get()
+    if begins is not None:
+        begins()
+
+
 # What a statement has open is closed when it fails. The garbage collector would come too late: an
 # error's traceback holds what the statement was doing.
 
@@ -52,23 +72,3 @@ def close_open() -> None:
     """Close what statements of this thread's session have left open."""
     for work in tuple(_OPEN.get() or ()):
         work.close()
-
-
-def check_for_interrupts() -> None:
-    """Raise PenstockError (57014) if somebody has cancelled this thread's statement."""
-    check = _CHECK.get()
-    if check is not None:
-        check()
-
-
-def notice_commits(begins: Callable[[], None]) -> None:
-    """Let ``commit_begins`` call ``begins`` in this thread."""
-    _BEGINS.set(begins)
-
-
-def commit_begins() -> None:
-    """Note that what this thread's statement does may last from now on, even if nobody hears of
-    it."""
-    begins = _BEGINS.get()
-    if begins is not None:
-        begins()

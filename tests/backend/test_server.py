@@ -13,7 +13,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +51,7 @@ from penstock.protocol.scram import SALT_SIZE, ScramVerifier
 from penstock.wait_event import WaitEventType
 from penstock.wait_event import waiting as waiting_for
 from protocol.client_messages import text_messages
+from statement_runner import PlainRunner
 
 INT4, TEXT = 23, 25
 PASSWORD = "tops3cret ü"
@@ -61,7 +61,7 @@ _OPENSSL = tuple(
 )
 
 
-class Runner:
+class Runner(PlainRunner):
     """Understands the few statements of these tests."""
 
     def __init__(self, context: SessionContext) -> None:
@@ -73,24 +73,6 @@ class Runner:
         self.drawn = 0
         self.failures = 0
         self.prepared: dict[str, Prepared] = {}
-
-    changes_nothing = False
-
-    may_last = False
-
-    waits_for_turn = False
-
-    def turn(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def leave_turn(self) -> None:
-        pass
-
-    def begin_statement(self) -> None:
-        pass
-
-    def end_statement(self) -> None:
-        pass
 
     def simple(self, text: str) -> Generator[Answer, None, None]:
         for statement in text.split(";"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from penstock.backend.backend import BackendOptions, Services, SessionContext
@@ -17,9 +16,10 @@ from penstock.pg_catalog import CatalogDatabase, reads_catalog_only
 from penstock.protocol.answers import Answer, Prepared, Rows
 from penstock.protocol.backend_messages import TransactionStatus
 from penstock.sql.grammar.raw_statements import parse_query
+from statement_runner import PlainRunner
 
 
-class CatalogRunner:
+class CatalogRunner(PlainRunner):
     """Runs catalog queries and nothing else."""
 
     def __init__(self, database: CatalogDatabase) -> None:
@@ -27,22 +27,6 @@ class CatalogRunner:
         self.prepared: dict[str, Prepared] = {}
 
     changes_nothing = True
-
-    may_last = False
-
-    waits_for_turn = False
-
-    def turn(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def leave_turn(self) -> None:
-        pass
-
-    def begin_statement(self) -> None:
-        pass
-
-    def end_statement(self) -> None:
-        pass
 
     def simple(self, text: str) -> Generator[Answer, None, None]:
         yield from self.execute(self.prepare(text, ()), ())
