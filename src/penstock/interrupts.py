@@ -10,10 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
+from penstock.errors import PenstockError
+
 _CHECK: Final[ContextVar[Callable[[], None] | None]] = ContextVar("interrupts", default=None)
+
+
+class BeginAgain(PenstockError):
+    """Raised in ``repeatable`` work that is to begin again later."""
+
+    default_sqlstate = "57014"
+
+
+_Result = TypeVar("_Result")
+_REPEAT: Final[ContextVar[Callable[[Callable[[], Any]], Any] | None]] = ContextVar(
+    "repeat", default=None
+)
+
+
+def repeat_with(run: Callable[[Callable[[], Any]], Any]) -> None:
+    """Let ``repeatable`` call ``run`` in this thread. It calls the work, again after BeginAgain."""
+    _REPEAT.set(run)
+
+
+def repeatable(work: Callable[[], _Result]) -> _Result:
+    """Return what the work returns. It may be interrupted by BeginAgain, and called again, if
+    others wait for the thread's turn; so it must have no effect, and keep nothing open then."""
+    run = _REPEAT.get()
+    result: _Result = work() if run is None else run(work)
+    return result
+
 
 _BEGINS: Final[ContextVar[Callable[[], None] | None]] = ContextVar("commit", default=None)
 
@@ -21,6 +49,8 @@ _BEGINS: Final[ContextVar[Callable[[], None] | None]] = ContextVar("commit", def
 def process_interrupts(check: Callable[[], None]) -> None:
     """Let ``check_for_interrupts`` call ``check`` in this thread."""
     _CHECK.set(check)
+    if _OPEN.get() is None:  # one set for this thread and those that work for it
+        _OPEN.set(WeakSet())
 
 
 def check_for_interrupts() -> None:

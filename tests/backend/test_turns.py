@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,22 +37,100 @@ def run(turns: Turns, role: int, began: list[int], number: int, go_on: threading
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody begins out of turn."""
-    monkeypatch.setattr(turns_module, "_LONGEST_S", 600.0)
+    """Nobody is a guest."""
+    monkeypatch.setattr(turns_module, "_WAIT_S", 600.0)
 
 
-def test_nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statements that take minutes do not keep short ones of their role waiting."""
-    monkeypatch.setattr(turns_module, "_LONGEST_S", 0.2)
-    turns, began, go_on = Turns(1), list[int](), threading.Event()
+@pytest.fixture
+def guests(monkeypatch: pytest.MonkeyPatch, patience: None) -> None:
+    """Whoever waits is soon a guest, but not for long."""
+    monkeypatch.setattr(turns_module, "_WAIT_S", 0.05)
+    monkeypatch.setattr(turns_module, "_VISIT_S", 0.2)
+
+
+@contextmanager
+def someone(turns: Turns) -> Iterator[None]:
+    """Another session of the role has a turn."""
+    began, go_on = list[int](), threading.Event()
     thread = threading.Thread(target=run, args=(turns, 7, began, 0, go_on))
     thread.start()
-    wait_until(lambda: _in_line(turns, 1), "the first one")
-    with Turn(turns).of(7, lambda: None):
-        assert turns._lines[7].running == 2
-    assert turns._lines[7].running == 1
+    wait_until(lambda: bool(began), "the turn")
+    yield
     go_on.set()
     thread.join()
+
+
+@pytest.mark.usefixtures("guests")
+def test_a_guest_runs_beside_long_statements() -> None:
+    turns = Turns(1)
+    with someone(turns):
+        for _ in range(2):
+            with Turn(turns).of(7, lambda: None):
+                line = turns._lines[7]
+                assert (line.running, len(line.guests)) == (1, 1)
+    assert turns._lines == {}
+
+
+@pytest.mark.usefixtures("guests")
+def test_a_guest_leaves_when_others_wait() -> None:
+    turns, told = Turns(1), threading.Event()
+    guest = Turn(turns)
+    with ExitStack() as stack:
+        stack.enter_context(someone(turns))
+        stack.enter_context(guest.of(7, lambda: None))
+        with guest.repeatable(told.set):
+            assert not told.wait(0.4)  # nobody waits
+            stack.enter_context(someone_waiting(turns))
+            assert told.wait(5)
+        assert guest.leaves is None
+        turns.allow(2)
+        guest.wait_again()
+        line = turns._lines[7]
+        assert (line.running, line.guests) == (2, set())
+        turns.allow(0)
+    assert turns._lines == {}
+
+
+@contextmanager
+def someone_waiting(turns: Turns) -> Iterator[None]:
+    """Another session of the role waits."""
+    turn = Turn(turns)
+
+    def wait() -> None:
+        with turn.of(7, lambda: None):
+            pass
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: turn.waits, "the one that waits")
+    yield
+    thread.join()
+
+
+@pytest.mark.usefixtures("guests")
+def test_nobody_waits_for_a_guest_that_cannot_leave() -> None:
+    turns = Turns(1)
+    with someone(turns), Turn(turns).of(7, lambda: None), Turn(turns).of(7, lambda: None):
+        assert len(turns._lines[7].guests) == 2
+    assert turns._lines == {}
+
+
+@pytest.mark.usefixtures("guests")
+def test_who_was_a_guest_for_too_long_waits_for_a_turn() -> None:
+    turns = Turns(1)
+    first, guest = Turn(turns), Turn(turns)
+    given_up: list[bool] = []
+
+    def give_up() -> None:
+        if guest.waits and not guest.may_visit:
+            given_up.append(True)
+            if len(given_up) > 10:
+                raise ZeroDivisionError
+
+    with first.of(7, lambda: None):
+        with pytest.raises(ZeroDivisionError), guest.of(7, give_up):
+            guest.wait_again()
+        assert turns._lines[7].guests == set()
     assert turns._lines == {}
 
 
@@ -218,3 +296,44 @@ def test_a_client_that_has_left_waits_no_longer(lake: LakeServer) -> None:
             ann.cancel_safe()
         for thread in threads:
             thread.join()
+
+
+def _states(root: psycopg.Connection[Any], expected: list[Any]) -> bool:
+    return root.execute(_STATES).fetchall() == expected
+
+
+_SHORT = "SELECT count(*) FROM pg_type"
+_TEXTS = (
+    "SELECT max(a.oid || b.typname || c.typname) FROM pg_type a, pg_type b, pg_type c "
+    "WHERE a.oid < 100"
+)
+"""It takes a second."""
+
+
+@pytest.mark.usefixtures("guests")
+def test_a_long_query_begins_again_with_a_turn(lake: LakeServer) -> None:
+    with ExitStack() as stack:
+        root = stack.enter_context(lake.connect(replication="false"))
+        long, guest, short = (
+            stack.enter_context(lake.connect(replication="false", user="ann")) for _ in range(3)
+        )
+        lake.services.turns.allow(1)
+        (expected,) = root.execute(_TEXTS).fetchall()
+        errors, found = list[str](), list[Any]()
+        threads = [
+            threading.Thread(target=ask, args=(long, errors)),
+            threading.Thread(target=lambda: found.extend(guest.execute(_TEXTS).fetchall())),
+        ]
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            run = partial(_states, root, [(None, number)])
+            wait_until(run, "the statements")
+        for _ in range(5):
+            assert short.execute(_SHORT).fetchone() is not None
+        waits = [("PenstockTurn", 1), (None, 1)]
+        assert _states(root, waits)
+        long.cancel_safe()
+        for thread in threads:
+            thread.join()
+        assert found == [expected]
+        assert errors == ["57014"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.backend.turns import Turn
 from penstock.pipeline.evaluate import Evaluation
 from publishing.lake_node import LakeNode
 
@@ -96,3 +99,27 @@ def test_what_is_computed_of_few_rows_is_cancelled(
             )
         assert time.monotonic() - began < 20
     assert lake.rows("SELECT v FROM few") == [(1,)]
+
+
+_PAIRS = "SELECT max(a.note || b.id) FROM cancelled a, cancelled b WHERE a.id <= 30"
+
+
+def test_a_query_of_tables_begins_again(node: LakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the query of a guest that has to leave does; it has sent nothing yet."""
+    attempts: list[float] = []
+    repeatable = Turn.repeatable
+
+    @contextmanager
+    def short(turn: Turn, leave: Callable[[], None]) -> Iterator[None]:
+        attempts.append(time.monotonic())
+        if len(attempts) == 1:
+            threading.Timer(0.3, leave).start()
+        with repeatable(turn, leave):
+            yield
+
+    ((expected,),) = node.rows(_PAIRS)
+    monkeypatch.setattr(Turn, "repeatable", short)
+    with node.connect() as connection:
+        assert connection.execute(_PAIRS).fetchall() == [(expected,)]
+        assert len(attempts) == 2
+        assert connection.execute("SELECT count(*) FROM cancelled").fetchone() == (400000,)

@@ -32,6 +32,7 @@ from penstock.errors import (
     PenstockError,
     ProtocolViolation,
 )
+from penstock.precedence import LOGIN, NODE, PRECEDENCE
 from penstock.protocol import frontend_messages as m
 from penstock.protocol.answers import (
     Answer,
@@ -186,7 +187,9 @@ class Backend:
     def run(self) -> None:
         """Serve the client until it disconnects, then close the socket. Never raises."""
         try:
-            if self._begin():
+            with PRECEDENCE.work(LOGIN):
+                begun = self._begin()
+            if begun:
                 self._serve()
         except (ClientLeft, StreamEnded):
             if self._terminated:
@@ -411,14 +414,8 @@ class Backend:
         while not self._session.closed:
             try:
                 event = self._next_event(ready=isinstance(event, m.Query | m.Sync))
-                self._tell(event)
-                if isinstance(event, m.Query):
-                    extended.simple_query()
-                    with self.runner.turn():
-                        self._simple_query(event.text)
-                    extended.after_statement()
-                elif not isinstance(event, m.Terminate):
-                    self._extended_query(extended, event)
+                with PRECEDENCE.work(NODE if self._session.walsender else self.role_oid or NODE):
+                    self._handle(event, extended)
             except ConnectionFailure:
                 raise
             except PenstockError as error:
@@ -436,6 +433,17 @@ class Backend:
                 for change in changes:  # ParameterStatus must come before ReadyForQuery
                     send_answer(self._session, self._pump, change)
                 self._pump.send(failure)
+
+    def _handle(self, event: Event, extended: ExtendedQuery) -> None:
+        assert self.runner is not None
+        self._tell(event)
+        if isinstance(event, m.Query):
+            extended.simple_query()
+            with self.runner.turn():
+                self._simple_query(event.text)
+            extended.after_statement()
+        elif not isinstance(event, m.Terminate):
+            self._extended_query(extended, event)
 
     def _extended_query(self, extended: ExtendedQuery, event: Event) -> None:
         """Answer a message. The time of a statement counts from Parse or Bind to the end of its

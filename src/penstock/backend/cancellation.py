@@ -16,7 +16,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
-from penstock.interrupts import process_interrupts
+from penstock.interrupts import BeginAgain, process_interrupts
+from penstock.precedence import PRECEDENCE
 from penstock.protocol.answers import Cells, ColumnRows
 from penstock.sqlstate import QueryCanceled, StatementCompletionUnknown
 
@@ -45,6 +46,7 @@ class Cancellation:
         self._groups = (f"penstock {session} {number}" for number in itertools.count())
         self._group = next(self._groups)
         self._requested = threading.Event()
+        self._again = threading.Event()
         self._ended = self._timed_out = False
         self._timer: threading.Timer | None = None
         self._timing = threading.Lock()
@@ -56,6 +58,7 @@ class Cancellation:
         process_interrupts(self.check)
         self._group = next(self._groups)
         self._requested.clear()
+        self._again.clear()
         if self._ended or self._timed_out:
             self.request()
 
@@ -92,8 +95,21 @@ class Cancellation:
         self._requested.set()
         self._interrupt(self._group)
 
+    def begin_again(self) -> None:
+        """Let ``check`` raise BeginAgain, until ``begins_again``. Any thread may call this."""
+        if not self._again.is_set():
+            self._again.set()
+            self._start_acting()
+
+    def begins_again(self) -> None:
+        """Note that the work begins again, or has ended before."""
+        self._again.clear()
+
     def _interrupt(self, group: str) -> None:
         self._jobs.interrupt(group)
+        self._start_acting()
+
+    def _start_acting(self) -> None:
         threading.Thread(target=self._act, name="cancel", daemon=True).start()
 
     def _act(self) -> None:
@@ -136,8 +152,8 @@ class Cancellation:
                 self._actions.remove(action)
 
     def requested(self) -> bool:
-        """Tell whether the running statement is to be cancelled."""
-        return self._requested.is_set()
+        """Tell whether the running statement is to be cancelled, or begins again."""
+        return self._requested.is_set() or self._again.is_set()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -175,6 +191,10 @@ class Cancellation:
             yield rows, messages
 
     def check(self) -> None:
-        """Raise PenstockError (57014) if cancellation was requested, or the time is over."""
-        if self.requested():
+        """Raise PenstockError (57014) if cancellation was requested, or the time is over. Give way
+        to what goes first."""
+        PRECEDENCE.give_way()
+        if self._requested.is_set():
             raise (QueryCanceled.by_timeout if self._timed_out else QueryCanceled.by_user)()
+        if self._again.is_set():
+            raise BeginAgain("the statement begins again later")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Event
-from typing import Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import pyarrow as pa
 
@@ -39,10 +39,11 @@ from penstock.errors import (
 from penstock.executor.lake import CopyRequest
 from penstock.executor.writer import Writer
 from penstock.guc import in_seconds_or_bytes, read_integer
-from penstock.interrupts import close_open, notice_commits
+from penstock.interrupts import BeginAgain, close_open, notice_commits, repeat_with
 from penstock.lsn import Lsn
 from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.pgtypes.pg_type import TEXT
+from penstock.precedence import PRECEDENCE
 from penstock.protocol.answers import (
     Answer,
     Cells,
@@ -160,6 +161,7 @@ class SessionRunner:
         belongs_to(None if context.role.superuser else context.role.oid)
         self._turn = Turn(services.turns)
         self._cancellation = Cancellation(services.jobs, self._turn.share)
+        repeat_with(self._repeated)
         self._walsender = context.parameters.replication is not ReplicationMode.NONE
         own = {"is_superuser": "on" if context.role.superuser else "off"}
         node, given = ChainMap(own, services.settings), context.parameters.settings
@@ -212,15 +214,31 @@ class SessionRunner:
         """True while a statement runs that only reads."""
         return self._reads
 
-    def turn(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def turn(self) -> Iterator[None]:
         """Wait for the session's turn, and have it in the ``with`` block. Superusers and
         replication connections do not wait."""
         role = self._role()
-        if role.superuser or self._walsender:
-            return nullcontext()
         self._cancellation.begin()
+        if role.superuser or self._walsender:
+            yield
+            return
         self.begin_statement()
-        return self._turn.of(role.oid, self._cancellation.check)
+        with self._turn.of(role.oid, self._cancellation.check):
+            yield
+
+    def _repeated(self, work: Callable[[], Any]) -> Any:
+        """Implement ``repeat_with``: the work begins again with a turn, if it is a guest for too
+        long."""
+        while True:
+            try:
+                with self._turn.repeatable(self._cancellation.begin_again):
+                    return PRECEDENCE.politely(work)
+            except BeginAgain:
+                pass
+            finally:
+                self._cancellation.begins_again()
+            self._turn.wait_again()
 
     def leave_turn(self) -> None:
         """Let others have the turn while the session waits for its client."""

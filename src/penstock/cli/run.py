@@ -11,6 +11,7 @@ import contextlib
 import gc
 import io
 import os
+import resource
 import select
 import signal
 import sys
@@ -34,6 +35,7 @@ from penstock.errors import PenstockError
 from penstock.node import Node
 from penstock.node.guc import reload_told
 from penstock.node.status import CatchupState, SubscriptionStatus, TableStatus
+from penstock.precedence import PRECEDENCE
 from penstock.wait_event import leave_behind, silent_wait
 
 _STDERR: Final = 2
@@ -123,10 +125,7 @@ def start(directory: NodeDir = Path()) -> None:
     signals.listen()
     with Node(directory) as node:
         node.start(signals.stop)
-        # What has been imported stays alive. Each search through it for garbage would stop all
-        # threads for a tenth of a second.
-        gc.collect()
-        gc.freeze()
+        collect_garbage()
         signals.reload = partial(reload_told, node.folder, node.reload)
         with ProgressDisplay(node.status):
             node.wait_until(signals.stop)
@@ -167,6 +166,41 @@ def run(
     if not all(subscription.reached for subscription in reached):
         raise typer.Exit(SIGNALLED + (signals.number or 0))
     typer.echo("caught up" if reached else "no subscription is enabled")
+
+
+# Python's full collections of garbage stop all threads for 0.1 to 0.3 s. Python makes one whenever
+# the number of objects has grown by a quarter, so in the middle of somebody's statement; the node
+# makes one when it has nothing else to do.
+
+_COLLECTED_EVERY_S: Final = 60.0
+_GROWTH: Final = 256 << 20
+"""Bytes by which the process may grow until there is a collection in any case."""
+_NEVER: Final = (1 << 31) - 1
+
+
+def collect_garbage() -> None:
+    """Collect garbage now, and from now on when the node is idle."""
+    gc.collect()
+    gc.freeze()  # what has been imported stays alive, and need not be searched
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _NEVER)
+    threading.Thread(target=_collect, name="garbage", daemon=True).start()
+
+
+def _collect() -> None:
+    last, size = time.monotonic(), _most_memory()
+    while True:
+        time.sleep(_LOOK_S)
+        due = time.monotonic() - last >= _COLLECTED_EVERY_S
+        if (due and PRECEDENCE.idle) or _most_memory() - size >= _GROWTH:
+            gc.collect()
+            last, size = time.monotonic(), _most_memory()
+
+
+def _most_memory() -> int:
+    """Return the most bytes of memory that this process has had so far."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most << 10
 
 
 # Progress of copies and of the stream while a node runs in the foreground.

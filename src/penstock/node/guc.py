@@ -308,8 +308,8 @@ class Parameters:
     statement_timeout: float = milliseconds(0.0)
     """A statement that takes longer is cancelled; sessions may set it, too; 0: never."""
     max_running_statements: int = number(-1, -1)
-    """Statements of a role that run at once, superusers' excepted; -1: as many as the node's cores,
-    at least 2; 0: no limit."""
+    """Statements of a role that run at once, beside a guest; superusers' are not counted. -1: one
+    fewer than the node's cores, at least 1; 0: no limit."""
     query_mem: int = size(1 << 30, 64 << 10)
     """Bytes that the statements of all sessions may take together."""
     sequencer_interval: float = milliseconds(0.1, 1)

@@ -48,7 +48,6 @@ log = logging.getLogger(__name__)
 
 DATABASE_OID: Final = 16384
 """The first oid that a new cluster gives out (FirstNormalObjectId): there is one database."""
-_FEWEST_TURNS: Final = 2
 """The statements of a role that run at once on a machine with one core: a short one goes on beside
 a long one."""
 _ALPN: Final = "postgresql"
@@ -257,7 +256,7 @@ class ServingNode:
 def _at_once(parameters: Parameters) -> int:
     """Return how many statements of a role run at once; 0: no limit."""
     said = parameters.max_running_statements
-    return said if said >= 0 else max(_FEWEST_TURNS, os.cpu_count() or 1)
+    return said if said >= 0 else max(1, (os.cpu_count() or 1) - 1)
 
 
 def _listen_options(parameters: Parameters) -> ListenOptions:

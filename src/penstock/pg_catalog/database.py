@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeGuard
 
@@ -31,7 +31,7 @@ from penstock.errors import (
     PenstockError,
     ProtocolViolation,
 )
-from penstock.interrupts import check_for_interrupts, note_open
+from penstock.interrupts import BeginAgain, check_for_interrupts, note_open, repeatable
 from penstock.pg_catalog.functions import (
     OpenRows,
     PythonFunction,
@@ -68,12 +68,14 @@ from penstock.query_memory import MEMORY, Held
 from penstock.sql.builtin.search_path import check_database
 from penstock.sql.builtin.type_cache import field_descriptions
 from penstock.sql.grammar.parsenodes import (
+    ALiterals,
     FuncCall,
     PreparableStmt,
     RangeFunction,
     RangeTable,
     RangeVar,
     SelectStmt,
+    field_names,
     nodes_of,
 )
 from penstock.sql.text.array_literals import join_array, split_array
@@ -240,6 +242,7 @@ class CatalogDatabase:
         }
         self._table_functions = {**table_functions(session.version), **more_in_from}
         self._open_rows = open_rows
+        self._own = {*more, *more_in_from, *open_rows}
         self._internal = {"existing_publication": existing_publication(snapshot)}
         self._signatures = {name: f.signature for name, f in self._functions.items()}
         self._instance: _Instance | None = None
@@ -291,8 +294,23 @@ class CatalogDatabase:
             return fields, ColumnRows(self._passed(translation, values), raw=True)
         if translation.sources:
             return fields, self._drawn(translation, values, kinds)
-        with self._lock, closing(self._run(translation, values)) as found:
-            return fields, self._kept(found, kinds)
+        every = functools.partial(self._every, translation, values, kinds)
+        return fields, every() if self._has_own(query) else repeatable(every)
+
+    def _has_own(self, query: SelectStmt) -> bool:
+        """Tell whether a query calls functions of the node, which may have effects."""
+        calls = (node.name[-1] for node in nodes_of(query) if isinstance(node, FuncCall))
+        return not self._own.isdisjoint(calls)
+
+    def _every(
+        self, translation: Translation, values: list[Any], kinds: Sequence[str]
+    ) -> list[Cells]:
+        try:
+            with self._lock, closing(self._run(translation, values)) as found:
+                return self._kept(found, kinds)
+        except BeginAgain:
+            self.close()
+            raise
 
     def _kept(
         self, found: Iterable[Sequence[tuple[Any, ...]]], kinds: Sequence[str]
@@ -300,11 +318,17 @@ class CatalogDatabase:
         """Return all rows. Raises OutOfMemory (53200)."""
         held = Held(MEMORY)
         rows = note_open(_KeptRows(held))
-        for some in found:
-            check_for_interrupts()
-            cells = [self._cells(row, kinds) for row in some]
-            held.take(sum(map(_size, cells)))
-            rows += cells
+        try:
+            for some in found:
+                cells = []
+                for row in some:
+                    check_for_interrupts()
+                    cells.append(self._cells(row, kinds))
+                held.take(sum(map(_size, cells)))
+                rows += cells
+        except BaseException:
+            rows.close()
+            raise
         return rows
 
     def _drawn(
@@ -328,10 +352,12 @@ class CatalogDatabase:
         if instance is None:
             return
         self._memory.close()
+        self._loaded.clear()
         if self._reusable:
             self._connections.give_back(instance, set(map(_held_name, self._registered)))
         else:
             instance.connection.close()
+        self._registered.clear()
 
     def _translate(self, query: SelectStmt, said: Sequence[int]) -> Translation:
         translation = translate(
@@ -518,6 +544,7 @@ def _callable(function: PythonFunction, count: int, errors: list[Exception]) -> 
         if function.strict and (not cells or cells[0] is None):
             return None
         try:
+            check_for_interrupts()
             return function.call(*cells)
         except MemoryError:
             errors.append(OutOfMemory("out of memory"))
@@ -575,9 +602,12 @@ def _tables(tree: Any, known: frozenset[str]) -> Iterator[RangeVar]:
         case tuple():
             for item in tree:
                 yield from _tables(item, known)
-        case _ if is_dataclass(tree):
-            for each in fields(tree):
-                yield from _tables(getattr(tree, each.name), known)
+        case ALiterals():
+            pass
+        case _:
+            check_for_interrupts()
+            for name in field_names(type(tree)):
+                yield from _tables(getattr(tree, name), known)
 
 
 def _is_catalog(relation: RangeVar) -> bool:

@@ -23,7 +23,7 @@ from penstock.errors import (
     ValueNotRepresentable,
     WrongObjectType,
 )
-from penstock.interrupts import note_open
+from penstock.interrupts import check_for_interrupts, note_open
 from penstock.lakehouse.identity import EntryMark, entry_mark
 from penstock.lakehouse.state import TableState, load
 from penstock.lakehouse.warehouse import Warehouse
@@ -111,6 +111,7 @@ class TableColumns:
 
     def of(self, table: LakeTable) -> CatalogTable:
         """Return the table with its columns. An error of this table alone is not raised."""
+        check_for_interrupts()
         with self._lock:
             known = self._known.get(table.oid)
         found = _NONE if known is None else known[1]

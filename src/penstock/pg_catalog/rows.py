@@ -21,6 +21,7 @@ from penstock.catalog.pg_publication import Publication
 from penstock.catalog.pg_subscription import Subscription
 from penstock.errors import PenstockError
 from penstock.guc.guc_tables import settings
+from penstock.interrupts import check_for_interrupts
 from penstock.lsn import Lsn
 from penstock.pg_catalog import relation_rows
 from penstock.pg_catalog.relation_rows import Row
@@ -476,16 +477,27 @@ _ZEROS: Final[Mapping[str, object]] = {
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 
 
+_AT_ONCE: Final = 256
+
+
+def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows. Raises PenstockError (57014)."""
+    for number, row in enumerate(rows):
+        if not number % _AT_ONCE:
+            check_for_interrupts()
+        yield row
+
+
 def table_rows(
     name: str, columns: Columns, snapshot: CatalogSnapshot, facts: SessionFacts
 ) -> pa.Table:
     """Return the catalog of that name with its rows."""
-    rows = list(_rows(name, snapshot, facts))
+    rows = list(_checked(_rows(name, snapshot, facts)))
     nulls = name in snapshot.views
     return pa.table(
         [
             pa.array(
-                [_cell(row, column, kind, nulls=nulls) for row in rows],
+                [_cell(row, column, kind, nulls=nulls) for row in _checked(rows)],
                 _LOADED.get(kind) or arrow_type(held_as(kind)),
             )
             for column, kind in columns

@@ -8,15 +8,17 @@ it needs them; other queries keep their inputs until the end.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import duckdb
 import pyarrow as pa
 
-from penstock.interrupts import note_open
+from penstock.interrupts import note_open, repeatable
 from penstock.lakehouse.cluster import Spark
 from penstock.lakehouse.storage import Storage
 from penstock.pipeline.copy_to import CopyTable, read_rows
@@ -67,6 +69,22 @@ class LakeQuery:
     def _run(
         self, sql: str, inputs: Sequence[QueryInput], once: bool
     ) -> Generator[pa.RecordBatch, None, None]:
+        first, rows = repeatable(functools.partial(self._begun, sql, inputs, once))
+        with closing(rows):
+            yield from first
+            yield from rows
+
+    def _begun(
+        self, sql: str, inputs: Sequence[QueryInput], once: bool
+    ) -> tuple[list[pa.RecordBatch], Generator[pa.RecordBatch, None, None]]:
+        """Return the first rows, and the iterator of the others."""
+        rows = self._attempt(sql, inputs, once)
+        return list(itertools.islice(rows, 1)), rows
+
+    def _attempt(
+        self, sql: str, inputs: Sequence[QueryInput], once: bool
+    ) -> Generator[pa.RecordBatch, None, None]:
+        self._failed.clear()
         with lent() as duck, self._interrupts.interrupting(duck.interrupt):
             try:
                 for given in inputs:

@@ -26,6 +26,7 @@ from penstock.pgoutput.messages import RelationMessage
 from penstock.pgoutput.options import PgoutputOptions, committed_only, subscriber_options
 from penstock.pgtypes import binary_supported
 from penstock.pipeline.table_work import ApplyOptions
+from penstock.precedence import NODE, PRECEDENCE
 from penstock.relation import Relation
 from penstock.subscription import origin
 from penstock.subscription.apply import Applier, ApplySession
@@ -382,13 +383,14 @@ class ApplyStream:
         if self._skipping.is_in_some(batch, progress, last_cut) and self._take_back():
             return False
         skip = self._skipping.begin(batch, progress, last_cut)
-        applied = self._applier.apply(batch, skip, whole=whole)
-        if applied is None:
-            return False
-        self._frames += batch.frames
-        if applied.joined:
-            self._joined(applied.joined, batch.end_lsn)
-        self._acknowledge(stream)
+        with PRECEDENCE.work(NODE):
+            applied = self._applier.apply(batch, skip, whole=whole)
+            if applied is None:
+                return False
+            self._frames += batch.frames
+            if applied.joined:
+                self._joined(applied.joined, batch.end_lsn)
+            self._acknowledge(stream)
         self._status.applied(
             batch.end_lsn, batch.commit_time / 1e6, batch.transactions, applied, self._targets
         )
@@ -556,11 +558,12 @@ class Receiver:
         # Read before the frames are passed on, so that a reader of ``position`` finds every
         # transaction below it in the inbox.
         received = self._stream.received_lsn
-        if len(frames):
-            self._streamed.add(frames, time.monotonic())
-            failpoint(AFTER_RECEIVE)
-        if self._stream.rests(len(frames) > 0):
-            self._inbox.quiet()
+        with PRECEDENCE.work(NODE):
+            if len(frames):
+                self._streamed.add(frames, time.monotonic())
+                failpoint(AFTER_RECEIVE)
+            if self._stream.rests(len(frames) > 0):
+                self._inbox.quiet()
         self.position = Lsn(max(self.position, received))
 
 

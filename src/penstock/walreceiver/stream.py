@@ -32,6 +32,7 @@ from penstock.errors import ConnectionFailure, PenstockError, UndefinedObject
 from penstock.identifiers import quote_literal, quoted
 from penstock.lsn import INVALID, Lsn
 from penstock.pgoutput.options import PgoutputOptions
+from penstock.precedence import NODE, PRECEDENCE
 from penstock.walreceiver.backlog import SMALLEST_WAL, Backlog, Lane
 from penstock.walreceiver.connection import Connection, wait, wait_any
 from penstock.walreceiver.libpq_errors import result_failure
@@ -328,14 +329,16 @@ class ReplicationStream:
                 raise self._failure
             wait_s = min(deadline - now, self._feedback.wake_in(now))
             readable, woken = self._wait(max(0.0, wait_s))
-            if readable:
-                frames = self._drain(max_bytes, max_frames)
-            else:
-                with self._lock:
-                    self._feedback.waited(time.monotonic())
+            with PRECEDENCE.work(NODE):
+                if readable:
+                    frames = self._drain(max_bytes, max_frames)
+                else:
+                    with self._lock:
+                        self._feedback.waited(time.monotonic())
             if woken or time.monotonic() >= deadline:
                 break
-        self._send_due(time.monotonic())
+        with PRECEDENCE.work(NODE):
+            self._send_due(time.monotonic())
         return frames  # the next call raises a failure that came after these frames
 
     def tick(self) -> None:

@@ -69,6 +69,7 @@ from penstock.failpoint import AFTER_EMIT, AFTER_SEQUENCE, BEFORE_SEQUENCE, fail
 from penstock.lakehouse.cuts import Cut
 from penstock.lakehouse.warehouse import Warehouse
 from penstock.lsn import Lsn
+from penstock.precedence import NODE, PRECEDENCE, WorkLock
 from penstock.wait_event import Patience
 from penstock.walsender.commit_order import (
     CommitTimes,
@@ -130,7 +131,7 @@ class Sequencer:
     def __init__(self, catalog: Catalog, warehouse: Warehouse) -> None:
         self._catalog = catalog
         self._warehouse = warehouse
-        self._lock = threading.Lock()
+        self._lock = WorkLock()
         self._grown = threading.Condition()
         self._end = Lsn(0)
         self._begun = self._ended = 0
@@ -151,7 +152,7 @@ class Sequencer:
         Raises what the catalog raises; an error of a table goes to ``troubles``.
         """
         begun = self._begun
-        with self._lock:
+        with PRECEDENCE.work(NODE), self._lock:
             if self._ended > begun and not discover:
                 return  # another thread has made a step while this one waited for the lock
             self._begun += 1

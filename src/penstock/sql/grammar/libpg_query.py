@@ -97,14 +97,14 @@ _MORE: Final[tuple[tuple[str, str, str | None, str | None], ...]] = (
 """Beginnings of messages of gram.y and scan.l, with their SQLSTATE, detail and hint."""
 
 _PARTS: Final = attrgetter("token", "start", "end")
-_PIECE: Final = 1 << 18
+_PIECE: Final = 1 << 16
 """The bytes of JSON that are read at once."""
 _LEVELS: Final = 64
 """Nested values that are looked for pieces: one level after another reads all that is below it."""
 _TOKEN_BYTES: Final = 160
 _NODE_BYTES: Final = 256
 """The memory of Python's objects for a token, and for a dict of the tree."""
-_TOKENS: Final = 20_000
+_TOKENS: Final = 1_000
 """The tokens after which a cancel request is looked for."""
 _Token = TypeVar("_Token")
 _Hook = Callable[[dict[str, Any]], dict[str, Any]]
@@ -159,11 +159,11 @@ def scan(text: str) -> Scanned:
         scanned = postgast.scan(text).tokens
     except (postgast.PgQueryError, UnicodeDecodeError):  # the message may be cut within a character
         return Scanned(text, (), lists)
-    found: list[ScanToken] = []
+    tokens, comments = list[ScanToken](), list[ScanToken]()
     for some in _some(scanned):
-        found += map(ScanToken._make, map(_PARTS, some))
-    tokens = [token for token in found if token.kind not in _COMMENTS]
-    comments = [token for token in found if token.kind == _SQL_COMMENT]
+        found = list(map(ScanToken._make, map(_PARTS, some)))
+        tokens += [token for token in found if token.kind not in _COMMENTS]
+        comments += [token for token in found if token.kind == _SQL_COMMENT]
     if not comments:
         return Scanned(text, tokens, lists)
     blanked = bytearray(text.encode())

@@ -8,10 +8,12 @@ Nothing is looked up: a name may or may not be a column, and a literal has no ty
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
+
+from penstock.interrupts import check_for_interrupts
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,17 +504,24 @@ RowStmt = InsertStmt | UpdateStmt | DeleteStmt
 PreparableStmt = SelectStmt | RowStmt
 
 
+def field_names(kind: type) -> Collection[str]:
+    """Return the names of a class's fields, none if it is no node's. ``dataclasses.fields`` would
+    be half the time of a catalog query."""
+    return getattr(kind, "__dataclass_fields__", ())
+
+
 def nodes_of(tree: Any) -> Iterator[Any]:
     """Yield every node of a tree, the root included (raw_expression_tree_walker)."""
-    if isinstance(tree, tuple):
-        for item in tree:
-            yield from nodes_of(item)
-    elif isinstance(tree, ALiterals):
-        yield tree
-    elif is_dataclass(tree):
-        yield tree
-        for field in fields(tree):
-            yield from nodes_of(getattr(tree, field.name))
+    left = [tree]
+    while left:
+        item = left.pop()
+        if isinstance(item, tuple):
+            left += reversed(item)
+        elif names := field_names(type(item)):
+            check_for_interrupts()
+            yield item
+            if not isinstance(item, ALiterals):
+                left += [getattr(item, name) for name in names][::-1]
 
 
 def mutated(tree: Any, change: Callable[[Expression], Expression | None]) -> Any:
@@ -521,11 +530,13 @@ def mutated(tree: Any, change: Callable[[Expression], Expression | None]) -> Any
     if isinstance(tree, tuple):
         items = tuple(mutated(item, change) for item in tree)
         return tree if all(map(operator.is_, items, tree)) else items
-    if isinstance(tree, type | ALiterals) or not is_dataclass(tree):
+    names = field_names(type(tree))
+    if isinstance(tree, ALiterals) or not names:
         return tree
+    check_for_interrupts()
     if isinstance(tree, Expression) and (found := change(tree)) is not None:
         return found
-    values = {field.name: getattr(tree, field.name) for field in fields(tree)}
+    values = {name: getattr(tree, name) for name in names}
     new = {name: mutated(value, change) for name, value in values.items()}
     changed = {name: value for name, value in new.items() if value is not values[name]}
-    return replace(tree, **changed) if changed else tree  # type: ignore[type-var]
+    return replace(tree, **changed) if changed else tree

@@ -36,7 +36,7 @@ from penstock.sql.grammar.libpg_query import (
 from penstock.sql.grammar.names import Readers, any_name, any_names, not_supported
 from penstock.sql.grammar.parsenodes import RangeVar, Statement
 from penstock.sql.grammar.raw_node import Json, RawNode
-from penstock.sql.grammar.source import Source
+from penstock.sql.grammar.source import START, Source
 from penstock.sql.grammar.subscription import AlterSubscriptionRefreshTables
 
 # Parse forms that PostgreSQL's grammar lacks: REPLICA IDENTITY USING KEY (columns) of ALTER TABLE,
@@ -213,12 +213,11 @@ def _parsed(text: str, take: Callable[[int], None] = take_any) -> Iterator[tuple
     plain, found = rewrite(scan(text))
     tokens = plain.tokens
     data = (plain.text if plain.lists else text).encode()
-    starts = [token.start for token in tokens]
     for statement in parse_scanned(plain, take):
         first = statement.get("stmt_location", 0)
         length = statement.get("stmt_len", 0)
         end = first + length if length else len(data)
-        own = tokens[bisect_left(starts, first) : bisect_left(starts, end)]
+        own = tokens[bisect_left(tokens, first, key=START) : bisect_left(tokens, end, key=START)]
         source = Source(data, own)
         yield found.restore(statement["stmt"], source), source
 

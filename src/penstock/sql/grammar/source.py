@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from penstock.identifiers import fold, truncate
@@ -16,6 +17,7 @@ from penstock.sql.grammar.libpg_query import ScanToken, Token
 _OPEN: Final = frozenset({Token.ASCII_40, Token.ASCII_91})
 _CLOSE: Final = frozenset({Token.ASCII_41, Token.ASCII_93})
 _NAME_DATA: Final = 64
+START: Final = attrgetter("start")
 
 
 class Source:
@@ -24,7 +26,6 @@ class Source:
     def __init__(self, data: bytes, tokens: Sequence[ScanToken]) -> None:
         self._data = data
         self.tokens = tokens
-        self._starts = [token.start for token in tokens]
 
     @property
     def last(self) -> str:
@@ -47,7 +48,7 @@ class Source:
     def find(self, kind: int, place: int = 0) -> int:
         """Return the first token of a kind after ``place``, outside of parentheses begun there."""
         depth = 0
-        for number in range(bisect_left(self._starts, place), len(self.tokens)):
+        for number in range(bisect_left(self.tokens, place, key=START), len(self.tokens)):
             here = self.tokens[number].kind
             if here == kind and depth <= 0:
                 return number

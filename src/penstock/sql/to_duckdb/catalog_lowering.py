@@ -7,10 +7,11 @@ from text become calls of the types' input and output functions, which read the 
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from penstock.attribute import Attribute
+from penstock.interrupts import check_for_interrupts
 from penstock.pgtypes.pg_type import (
     ACLITEM,
     ANYARRAY,
@@ -50,6 +51,7 @@ from penstock.pgtypes.pg_type import (
 )
 from penstock.pgtypes.type_names import numeric_typmod
 from penstock.sql.builtin import types, types_by_name
+from penstock.sql.grammar.parsenodes import field_names
 from penstock.sql.text.array_literals import join_array
 from penstock.sql.to_duckdb.duckdb_values import duckdb_type
 from penstock.sql.typed.coercion import array_of, element
@@ -144,8 +146,12 @@ def from_zero(node: Node) -> bool:
     return node.type in _VECTORS
 
 
+_PLAIN: Final = (str, int, type(None))
+
+
 def lowered(item: _T) -> _T:
     """Lower a query, or a part of one."""
+    check_for_interrupts()
     if isinstance(item, tuple):
         parts: Any = tuple(lowered(each) for each in item)
         return parts  # type: ignore[no-any-return]
@@ -154,18 +160,15 @@ def lowered(item: _T) -> _T:
         return replace(item, type_oid=held(item.type_oid), typmod=typmod)
     if isinstance(item, Node):
         return _node(item)  # type: ignore[no-any-return]
-    if not hasattr(item, "__dataclass_fields__") or type(item).__module__.endswith("parsenodes"):
+    if not field_names(type(item)) or type(item).__module__.endswith("parsenodes"):
         return item
     made: _T = _below(item)
     return made
 
 
 def _below(item: Any) -> Any:
-    changed = {
-        each.name: lowered(getattr(item, each.name))
-        for each in fields(item)
-        if not isinstance(getattr(item, each.name), str | int | None)
-    }
+    parts = {name: getattr(item, name) for name in field_names(type(item))}
+    changed = {name: lowered(part) for name, part in parts.items() if not isinstance(part, _PLAIN)}
     return replace(item, **changed)
 
 

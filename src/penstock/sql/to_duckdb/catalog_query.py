@@ -15,6 +15,7 @@ from typing import Any, Final
 from penstock.attribute import Attribute
 from penstock.errors import FeatureNotSupported, InvalidParameterValue
 from penstock.identifiers import NAMEDATALEN
+from penstock.interrupts import check_for_interrupts
 from penstock.pgtypes.pg_type import (
     BYTEA,
     FLOATS,
@@ -30,7 +31,7 @@ from penstock.pgtypes.pg_type import (
     XID,
 )
 from penstock.sql.builtin import functions, functions_by_name
-from penstock.sql.grammar.parsenodes import BoolOp, SetOperation
+from penstock.sql.grammar.parsenodes import BoolOp, SetOperation, field_names
 from penstock.sql.text.limits import limited_depth
 from penstock.sql.to_duckdb.catalog_functions import (
     ANY,
@@ -790,20 +791,15 @@ def _is_volatile(item: Any) -> bool:
 
 def parts(item: Any) -> Iterator[Any]:
     """Yield the parts of a node, a query or a tuple of them."""
+    check_for_interrupts()
     if isinstance(item, tuple):
         yield from item
     else:
-        yield from (getattr(item, name) for name in _field_names(item))
-
-
-def _field_names(item: Any) -> Iterable[str]:
-    """Return the names of a node's fields, none if it is no node. ``dataclasses.fields`` would be
-    half the time of a catalog query."""
-    return getattr(type(item), "__dataclass_fields__", ())
+        yield from (getattr(item, name) for name in field_names(type(item)))
 
 
 def _changed(item: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(item, tuple):
         return tuple(map(change, item))
-    names = _field_names(item)
+    names = field_names(type(item))
     return replace(item, **{name: change(getattr(item, name)) for name in names}) if names else item

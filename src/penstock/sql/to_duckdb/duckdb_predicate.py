@@ -729,6 +729,7 @@ def alike(cells: Sequence[Node]) -> Node | None:
     found: tuple[int, tuple[Node, ...]] | None = None
     texts: list[str | None] = []
     for cell in cells:
+        check_for_interrupts()
         casts: tuple[Node, ...] = ()
         inner = folded(cell)
         while isinstance(inner, FuncExpr) and is_cast(inner):

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.identifiers import simple_quote_literal
+from penstock.interrupts import check_for_interrupts
 from penstock.sqlstate import OutOfMemory
 
 MAX_MADE: Final = 128 << 20
@@ -129,10 +130,11 @@ def _vector(
         budget.begin()
         made = _Made(function, budget)
         try:
-            places = [
-                made.null() if function.strict and None in row else made.place(row)
-                for row in _rows(arguments)
-            ]
+            places = []
+            for row in _rows(arguments):
+                check_for_interrupts()
+                null = function.strict and None in row
+                places.append(made.null() if null else made.place(row))
             return _shared_array(made.values, places, type_)
         except PenstockError as error:
             raise RuntimeError(told(error)) from None

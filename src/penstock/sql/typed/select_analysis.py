@@ -19,6 +19,7 @@ from penstock.errors import (
     PenstockError,
     SqlSyntaxError,
 )
+from penstock.interrupts import check_for_interrupts
 from penstock.pgtypes.pg_type import BOOL, INT4, INT8, INTEGERS, RECORD, TEXT, UNKNOWN
 from penstock.sql.grammar.parsenodes import (
     AArray,
@@ -361,14 +362,15 @@ class SelectAnalysis:
         expressions = self._expressions(Scope(parent), "VALUES")
         rows = [[expressions.transform(value) for value in row] for row in raw.values]
         types = [select_common_type(list(nodes), "VALUES") for nodes in zip(*rows, strict=True)]
-        common = tuple(
-            tuple(to_common_type(n, t, "VALUES") for n, t in zip(row, types, strict=True))
-            for row in rows
-        )
+        common = []
+        for row in rows:
+            check_for_interrupts()
+            same = (to_common_type(n, t, "VALUES") for n, t in zip(row, types, strict=True))
+            common.append(tuple(same))
         columns = tuple(
             Attribute(f"column{number}", type_) for number, type_ in enumerate(types, 1)
         )
-        return self._of_one(ValuesScan(self.relations.name(), columns, common), raw)
+        return self._of_one(ValuesScan(self.relations.name(), columns, tuple(common)), raw)
 
     def _set_operation(self, raw: SelectStmt, parent: Scope | None) -> Query:
         assert raw.left is not None and raw.right is not None and raw.operation is not None
