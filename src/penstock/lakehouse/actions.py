@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.lakehouse import protocol, statistics
+from penstock.lakehouse.checksums import sealed
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.schema import KEY, TableSchema, alter_schema_json
 from penstock.lakehouse.schema_changes import has_wider, with_types
@@ -107,8 +108,9 @@ def commit_info(
 
 
 def lines(actions: Iterable[Action]) -> list[str]:
-    """Return one compact JSON text per action."""
-    return [json.dumps(action, separators=(",", ":")) for action in actions]
+    """Return one compact JSON text per action; in commitInfo, if it is the first, the checksum of
+    them all."""
+    return sealed([json.dumps(action, separators=(",", ":")) for action in actions])
 
 
 def first_entry(

@@ -3,16 +3,21 @@
 A checkpoint of the newest version is durable on return. In local folders, S3 and Azure delta-rs
 writes it, which takes milliseconds and keeps deletion vectors, transaction markers and unexpired
 tombstones. Elsewhere Delta itself writes it and removes entries (``log_store.SparkLogStore``).
+
+delta-rs does not check what it reads, so we check it before: a checkpoint of damaged files would
+have a right checksum.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +25,19 @@ from deltalake import DeltaTable as DeltaRs
 from deltalake.exceptions import DeltaError
 
 from penstock.errors import StorageError
-from penstock.lakehouse.log import list_log, log_folder
+from penstock.lakehouse.checksums import CheckpointSum
+from penstock.lakehouse.log import (
+    LogListing,
+    check_checkpoint,
+    check_entry,
+    entry_uri,
+    list_log,
+    log_folder,
+)
 from penstock.lakehouse.object_store import delta_rs_options
 from penstock.lakehouse.storage import Storage, local_path, storage_errors
+
+log = logging.getLogger(__name__)
 
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 RETENTIONS: Final = (_LOG_RETENTION, "delta.deletedFileRetentionDuration")
@@ -36,7 +51,8 @@ _ABANDONED_S: Final = 3600.0
 """A temporary file of this age counts as abandoned. If its writer still runs, it gets an error and
 tries again."""
 _VERSIONED: Final = re.compile(
-    r"^\.?(\d{20})\.(?:json|crc|checkpoint\.[\w.-]*parquet|\d{20}\.compacted\.json)(?:\.crc)?$"
+    r"^\.?(\d{20})\.(?:json|crc|checkpoint\.[\w.-]*parquet|\d{20}\.compacted\.json)"
+    r"(?:\.crc|\.\d+\.[0-9a-f]{8}\.sum)?$"
 )
 _SECONDS: Final = {
     "millisecond": 0.001,
@@ -50,7 +66,9 @@ _PART: Final = re.compile(r"(\d+)\s+([a-z]+?)s?(?:\s|$)")
 
 
 def write_checkpoint(storage: Storage, table_uri: str) -> None:
-    """Write a checkpoint of the newest version of a table. Raises StorageError."""
+    """Write a checkpoint of the newest version of a table. Raises StorageError, also if the log is
+    damaged (XX001)."""
+    there = _check_log(storage, table_uri)
     if storage.is_local:
         # Hadoop's local file system keeps checksums beside its files, and would reject a file that
         # we replace
@@ -63,11 +81,76 @@ def write_checkpoint(storage: Storage, table_uri: str) -> None:
             table.create_checkpoint()
         except DeltaError as error:
             raise StorageError(f'could not write checkpoint of "{table_uri}": {error}') from error
-    # Sync the content, then the pointer to it, then the names (law 1).
+    # Sync the content, then its checksum and the pointer to it, then the names (law 1).
     for part in list_log(storage, table_uri).checkpoints.get(table.version(), ()):
         storage.sync_file(part)
-    storage.sync_file(f"{log_folder(table_uri)}/{_LAST}")
+        if table.version() not in there:  # else delta-rs has written none
+            storage.write(CheckpointSum.of(storage.read(part)).beside(part), b"")
+    hint = f"{log_folder(table_uri)}/{_LAST}"
+    if storage.exists(hint):
+        storage.sync_file(hint)
     storage.sync_folder(log_folder(table_uri))
+
+
+def _check_log(storage: Storage, table_uri: str) -> Set[int]:
+    """Check what the next checkpoint is made of: the last one and the entries since then. Return
+    the versions with a checkpoint.
+
+    A damaged checkpoint is removed if the entries that it stands for are still there. Raises
+    StorageError (XX001) otherwise, and at a damaged entry.
+    """
+    listing = list_log(storage, table_uri)
+    sound, damaged = -1, dict[int, StorageError]()
+    for version in sorted(listing.checkpoints, reverse=True):
+        failure = _damage(storage, listing, version)
+        if failure is None:
+            sound = version
+            break
+        damaged[version] = failure
+    for version in (v for v in listing.entries if v > sound):
+        content = storage.read_if_there(entry_uri(table_uri, version))
+        if content is not None:
+            check_entry(table_uri, version, content)
+    for version, failure in damaged.items():
+        if not set(listing.entries).issuperset(range(sound + 1, version + 1)):
+            raise failure
+        log.warning("%s; it is removed, as the log has all entries", failure.message)
+    _check_hint(storage, table_uri, listing.checkpoints.keys() - damaged.keys())
+    for part in (part for version in damaged for part in listing.checkpoints[version]):
+        storage.remove(part)
+        for each in listing.sums.get(part, ()):
+            storage.remove(each.beside(part))
+    return listing.checkpoints.keys() - damaged.keys()
+
+
+def _damage(storage: Storage, listing: LogListing, version: int) -> StorageError | None:
+    """Return the error for a checkpoint that is not as its checksum tells; None if it is, or has
+    none."""
+    try:
+        for part in listing.checkpoints[version]:
+            if part in listing.sums:
+                check_checkpoint(part, storage.read(part), listing)
+    except StorageError as error:
+        if error.sqlstate != "XX001":
+            raise
+        return error
+    return None
+
+
+def _check_hint(storage: Storage, table_uri: str, checkpoints: Set[int]) -> None:
+    """Remove the pointer to the last checkpoint unless it names one of ``checkpoints``: delta-rs
+    would follow it. Without it readers list the log."""
+    uri = f"{log_folder(table_uri)}/{_LAST}"
+    content = storage.read_if_there(uri)
+    if content is None:
+        return
+    try:
+        if json.loads(content)["version"] in checkpoints:
+            return
+    except (ValueError, KeyError, TypeError):
+        pass
+    log.warning('file "%s" names no sound checkpoint; it is removed', uri)
+    storage.remove(uri)
 
 
 def _delta_rs(storage: Storage, table_uri: str) -> DeltaRs:

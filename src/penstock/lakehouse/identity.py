@@ -8,6 +8,7 @@ remains the same. The caller decides what to do about another log.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,13 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from penstock.errors import StorageError, VersionGone
-from penstock.lakehouse.log import entry_uri, list_log
+from penstock.lakehouse.log import (
+    LogListing,
+    check_checkpoint,
+    check_entry,
+    entry_uri,
+    list_log,
+)
 from penstock.lakehouse.storage import Storage, resolve, storage_errors
 
 _METADATA = b'"metaData"'
@@ -45,22 +52,28 @@ def table_id(storage: Storage, table_uri: str, version: int) -> str:
     """Return the table's id at a version, or the oldest id in the log if it no longer reaches back
     to that version. Only metadata is read.
 
-    Raises StorageError; VersionGone if the log ends before ``version``.
+    Raises StorageError (XX001) at a damaged file; VersionGone if the log ends before ``version``.
     """
     listing = list_log(storage, table_uri)
     known = {*listing.entries, *listing.checkpoints}
     if not known or max(known) < version:
         raise VersionGone(f'version {version} of table "{table_uri}" is not in its log')
     base = max((v for v in listing.checkpoints if v <= version), default=-1)
-    for entry in (v for v in reversed(listing.entries) if base < v <= version):
-        found = _id_in_entry(storage, table_uri, entry)
-        if found is not None:
-            return found
+    found = _id_in_entries(storage, table_uri, (v for v in listing.entries if base < v <= version))
+    if found is not None:
+        return found
     for checkpoint in (base, *sorted(v for v in listing.checkpoints if v > version)):
-        for part in listing.checkpoints.get(checkpoint, ()):
-            found = _id_in_checkpoint(storage, part)
-            if found is not None:
-                return found
+        try:
+            for part in listing.checkpoints.get(checkpoint, ()):
+                found = _id_in_checkpoint(storage, part, listing)
+                if found is not None:
+                    return found
+        except StorageError:  # the entries before it may still be there
+            before = (v for v in listing.entries if v <= base)
+            found = _id_in_entries(storage, table_uri, before)
+            if found is None:
+                raise
+            return found
     raise StorageError(f'log of table "{table_uri}" has no metadata', sqlstate="XX001")
 
 
@@ -70,9 +83,17 @@ def newest_table_id(storage: Storage, table_uri: str) -> str | None:
     return None if newest is None else table_id(storage, table_uri, newest)
 
 
+def _id_in_entries(storage: Storage, table_uri: str, versions: Iterable[int]) -> str | None:
+    """Return the id in the newest of some entries that has one."""
+    ids = (_id_in_entry(storage, table_uri, v) for v in sorted(versions, reverse=True))
+    return next((found for found in ids if found is not None), None)
+
+
 def _id_in_entry(storage: Storage, table_uri: str, version: int) -> str | None:
     uri = entry_uri(table_uri, version)
-    return _id_in_lines(storage.read(uri), uri)
+    content = storage.read(uri)
+    check_entry(table_uri, version, content)
+    return _id_in_lines(content, uri)
 
 
 def _id_in_lines(content: bytes, uri: str) -> str | None:
@@ -92,12 +113,17 @@ def _parse(line: bytes, uri: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _id_in_checkpoint(storage: Storage, part: str) -> str | None:
+def _id_in_checkpoint(storage: Storage, part: str, listing: LogListing) -> str | None:
     if part.endswith(".json"):
         return _id_in_lines(storage.read(part), part)
+    if part in listing.sums:
+        check_checkpoint(part, storage.read(part), listing)
     with storage_errors("read file", part):
         filesystem, path = resolve(part)
-        with filesystem.open_input_file(path) as source, pq.ParquetFile(source) as parquet:
+        with (
+            filesystem.open_input_file(path) as source,
+            pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+        ):
             for group in range(parquet.num_row_groups):
                 rows = parquet.read_row_group(group, columns=["metaData.id"])
                 for row in rows.column("metaData").to_pylist():

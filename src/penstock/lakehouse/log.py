@@ -14,11 +14,12 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.errors import StateMismatch, StorageError
+from penstock.lakehouse.checksums import CheckpointSum, contradicts, is_damaged, sum_in_name
 from penstock.lakehouse.storage import Storage, is_local, local_path, storage_errors
 from penstock.lsn import INVALID, Lsn
 
@@ -30,12 +31,14 @@ _CHECKPOINT: Final = re.compile(r"^(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?
 @dataclass(frozen=True)
 class LogListing:
     """The content of a log folder: versions of entries, and checkpoints with their parts' URIs.
+    ``sums``: of the parts that have any, by URI.
 
     A V2 checkpoint is one part, which names further files (``state``).
     """
 
     entries: tuple[int, ...]
     checkpoints: dict[int, tuple[str, ...]]
+    sums: Mapping[str, tuple[CheckpointSum, ...]] = field(default_factory=dict)
 
     @property
     def newest(self) -> int | None:
@@ -58,6 +61,7 @@ def list_log(storage: Storage, table_uri: str) -> LogListing:
     entries: list[int] = []
     parts: dict[tuple[int, int], list[str]] = {}
     second: dict[int, tuple[str, ...]] = {}
+    sums: dict[str, tuple[CheckpointSum, ...]] = {}
     for name in _names(storage, log_folder(table_uri)):
         if found := _ENTRY.match(name):
             entries.append(int(found[1]))
@@ -66,35 +70,68 @@ def list_log(storage: Storage, table_uri: str) -> LogListing:
             parts.setdefault((int(found[1]), int(found[3] or 1)), []).append(uri)
         elif found := _V2_CHECKPOINT.match(name):
             second[int(found[1])] = (f"{log_folder(table_uri)}/{name}",)
+        elif of := sum_in_name(name):
+            uri = f"{log_folder(table_uri)}/{of[0]}"
+            sums[uri] = (*sums.get(uri, ()), of[1])
     whole = {
         version: tuple(sorted(uris))
         for (version, count), uris in sorted(parts.items())
         if len(uris) == count
     }
-    return LogListing(tuple(sorted(entries)), {**second, **whole})
+    return LogListing(tuple(sorted(entries)), {**second, **whole}, sums)
 
 
 def read_entry(storage: Storage, table_uri: str, version: int) -> list[dict[str, Any]] | None:
     """Return the actions of one version, or None if there is no such entry.
 
-    Raises StorageError (XX001) for an entry that is torn.
+    Raises StorageError (XX001) for an entry that is damaged. An entry of another writer may have
+    actions of any names: those that we do not know are for newer readers.
     """
-    uri = entry_uri(table_uri, version)
+    content = storage.read_if_there(entry_uri(table_uri, version))
+    if content is None:
+        return None
+    check_entry(table_uri, version, content)
     try:
-        content = storage.read(uri)
-    except StorageError as error:
-        if error.sqlstate == "58P01":
-            return None
-        raise
-    try:
-        return [json.loads(line) for line in content.splitlines() if line.strip()]
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
     except ValueError as error:
-        raise StorageError(
-            f'could not read log entry "{uri}": {error}',
-            detail=f'Table "{table_uri}" cannot be read from version {version} on.',
-            hint="Put the file back as it was, or restore the table from a copy.",
-            sqlstate="XX001",
-        ) from None
+        raise damaged_entry(table_uri, version, str(error)) from None
+    if not all(isinstance(action, dict) for action in actions):
+        raise damaged_entry(table_uri, version, "a line is not a JSON object")
+    return actions
+
+
+def check_entry(table_uri: str, version: int, content: bytes) -> None:
+    """Raise StorageError (XX001) if an entry is empty, or not as its checksum says."""
+    if not content.strip():
+        raise damaged_entry(table_uri, version, "it is empty")
+    if is_damaged(content):
+        raise damaged_entry(table_uri, version, "its checksum is wrong")
+
+
+def damaged_entry(table_uri: str, version: int, reason: str) -> StorageError:
+    """Return the error for an entry that cannot be read."""
+    return StorageError(
+        f'could not read log entry "{entry_uri(table_uri, version)}": {reason}',
+        detail=f'Table "{table_uri}" cannot be read from version {version} on.',
+        hint="Put the file back as it was, or restore the table from a copy.",
+        sqlstate="XX001",
+    )
+
+
+def check_checkpoint(uri: str, content: bytes, listing: LogListing) -> None:
+    """Raise StorageError (XX001) if a checkpoint's file is not as its sums tell."""
+    if contradicts(content, listing.sums.get(uri, ())):
+        raise damaged_checkpoint(uri, "its checksum is wrong")
+
+
+def damaged_checkpoint(uri: str, reason: str) -> StorageError:
+    """Return the error for a checkpoint that cannot be read."""
+    return StorageError(
+        f'could not read checkpoint "{uri}": {reason}',
+        hint="Put the file back as it was. If the log has all entries before it, the file may be "
+        "removed.",
+        sqlstate="XX001",
+    )
 
 
 def _names(storage: Storage, folder: str) -> Iterator[str]:

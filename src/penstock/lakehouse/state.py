@@ -26,7 +26,14 @@ from penstock.errors import StorageError, VersionGone
 from penstock.lakehouse import deletion_vectors, statistics
 from penstock.lakehouse.data_file import DataFile
 from penstock.lakehouse.files import open_parquet
-from penstock.lakehouse.log import LogListing, list_log, read_entry
+from penstock.lakehouse.log import (
+    LogListing,
+    check_checkpoint,
+    damaged_checkpoint,
+    damaged_entry,
+    list_log,
+    read_entry,
+)
 from penstock.lakehouse.storage import Storage, is_local, resolve, storage_call, storage_errors
 from penstock.lakehouse.table_layout import TableLayout, layout_of
 
@@ -55,6 +62,8 @@ _MAX_KEPT: Final = 64
 _MAX_KEPT_FILES: Final = 2000
 """The most files of a table whose checkpoint is kept in memory. A larger checkpoint is read again
 each time."""
+_MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError)
+"""What Python raises where an action is not of the form that the protocol asks for."""
 _READERS: Final = 8
 """The number of deletion vectors that are read at the same time: object stores answer slowly."""
 
@@ -120,20 +129,20 @@ class TableState:
 def load(storage: Storage, table_uri: str) -> TableState | None:
     """Return the newest version, without deletion vectors; None if there is no table.
 
-    Raises StorageError (XX001) if entries are missing in between.
+    Raises StorageError (XX001) if entries are damaged or missing in between, or if a checkpoint is
+    damaged and the entries before it are no longer there.
     """
     listing = list_log(storage, table_uri)
     if not listing.entries and not listing.checkpoints:
         return None
-    state = _from_checkpoint(listing)
+    state, failure = _from_checkpoint(listing)
     for version in (v for v in listing.entries if v > state.version):
         actions = read_entry(storage, table_uri, version)
         if version != state.version + 1 or actions is None:
-            raise StorageError(
-                f'log of table "{table_uri}" has no entry for version {state.version + 1}',
-                sqlstate="XX001",
-            )
-        state.apply(version, actions)
+            raise _gap(table_uri, state.version + 1, failure)
+        _apply(table_uri, state, version, actions)
+    if state.version < max(listing.checkpoints, default=-1):
+        raise _gap(table_uri, state.version + 1, failure)
     if state.version in listing.checkpoints and state.last_app_id is None:
         state.last_app_id = _last_app_id(read_entry(storage, table_uri, state.version) or ())
     return state
@@ -142,11 +151,15 @@ def load(storage: Storage, table_uri: str) -> TableState | None:
 def load_at(storage: Storage, table_uri: str, version: int) -> TableState:
     """Return a version, without deletion vectors.
 
-    Raises VersionGone if the log does not reach back to it, or does not have it yet.
+    Raises VersionGone if the log does not reach back to it, or does not have it yet; StorageError
+    (XX001) if a checkpoint is damaged and the entries before it are no longer there.
     """
     listing = list_log(storage, table_uri)
     checkpoints = {v: parts for v, parts in listing.checkpoints.items() if v <= version}
-    state = _from_checkpoint(LogListing(listing.entries, checkpoints))
+    state, failure = _from_checkpoint(replace(listing, checkpoints=checkpoints))
+    refresh(storage, table_uri, state, upto=version)
+    if failure is not None and state.version < max(checkpoints):
+        raise _gap(table_uri, state.version + 1, failure)
     follow_to(storage, table_uri, state, version)
     return state
 
@@ -167,8 +180,32 @@ def refresh(storage: Storage, table_uri: str, state: TableState, upto: int | Non
     while (upto is None or state.version < upto) and (
         actions := read_entry(storage, table_uri, state.version + 1)
     ) is not None:
-        state.apply(state.version + 1, actions)
+        _apply(table_uri, state, state.version + 1, actions)
     return state.version != before
+
+
+def _apply(
+    table_uri: str, state: TableState, version: int, actions: Iterable[Mapping[str, Any]]
+) -> None:
+    """Apply an entry. Raises StorageError (XX001) if an action lacks what the protocol asks for."""
+    try:
+        state.apply(version, actions)
+    except _MALFORMED as error:
+        raise damaged_entry(table_uri, version, f"an action is malformed: {error!r}") from None
+
+
+def _gap(table_uri: str, version: int, failure: StorageError | None) -> StorageError:
+    """Return the error for an entry that is missing. ``failure``: of a checkpoint that would have
+    made it needless."""
+    told = f'log of table "{table_uri}" has no entry for version {version}'
+    if failure is None:
+        return StorageError(told, sqlstate="XX001")
+    return StorageError(
+        failure.message,
+        detail=f"The table cannot be read without it: the {told}.",
+        hint="Put the file back as it was, or restore the table from a copy.",
+        sqlstate=failure.sqlstate,
+    )
 
 
 def load_vectors(
@@ -197,29 +234,34 @@ def load_vectors(
         state.files[file.path] = file
 
 
-def _from_checkpoint(listing: LogListing) -> TableState:
-    """Return the state of the newest readable checkpoint; an empty state if there is none."""
+def _from_checkpoint(listing: LogListing) -> tuple[TableState, StorageError | None]:
+    """Return the state of the newest readable checkpoint, an empty state if there is none; and the
+    first error of those that are there and cannot be read."""
+    failure: StorageError | None = None
     for version in sorted(listing.checkpoints, reverse=True):
         try:
-            return _read_checkpoint(version, listing.checkpoints[version])
+            return _read_checkpoint(version, listing), failure
         except StorageError as error:
             # a power failure may have torn it; older checkpoints and the entries have everything
             log.warning("checkpoint of version %d cannot be read: %s", version, error.message)
-    return TableState()
+            if error.sqlstate != "58P01":  # the retention has removed it since it was listed
+                failure = failure or error
+    return TableState(), failure
 
 
-def _read_checkpoint(version: int, parts: tuple[str, ...]) -> TableState:
+def _read_checkpoint(version: int, listing: LogListing) -> TableState:
     """Return the state of a checkpoint. A local checkpoint is read again only if its files have
     changed."""
+    parts = listing.checkpoints[version]
     if not all(map(is_local, parts)):
-        return _read_all(version, parts)
+        return _read_all(version, listing)
     with storage_errors("read file", parts[0]):
         found = [Path(resolve(part)[1]).stat() for part in parts]
     same = (version, *((each.st_ino, each.st_size, each.st_mtime_ns) for each in found))
     with _lock:
         kept = _kept.get((parts, same))
     if kept is None:
-        kept = _read_all(version, parts)
+        kept = _read_all(version, listing)
         if len(kept.files) <= _MAX_KEPT_FILES:
             with _lock:
                 _kept[parts, same] = kept
@@ -228,26 +270,37 @@ def _read_checkpoint(version: int, parts: tuple[str, ...]) -> TableState:
     return kept.copy()
 
 
-def _read_all(version: int, parts: tuple[str, ...]) -> TableState:
+def _read_all(version: int, listing: LogListing) -> TableState:
     state = TableState()
-    for part in parts:
-        actions = _checkpoint_actions(part)
-        state.apply(version, actions)
-        folder = part.rpartition("/")[0]
-        for name in (action["sidecar"]["path"] for action in actions if action.get("sidecar")):
-            uri = name if "/" in name else f"{folder}/_sidecars/{name}"
-            state.apply(version, _checkpoint_actions(uri))
+    parts = listing.checkpoints[version]
+    try:
+        for part in parts:
+            actions = _checkpoint_actions(part, listing)
+            state.apply(version, actions)
+            folder = part.rpartition("/")[0]
+            for name in (action["sidecar"]["path"] for action in actions if action.get("sidecar")):
+                uri = name if "/" in name else f"{folder}/_sidecars/{name}"
+                state.apply(version, _checkpoint_actions(uri, listing))
+    except _MALFORMED as error:
+        raise damaged_checkpoint(part, f"an action is malformed: {error!r}") from None
+    if not state.protocol or not state.metadata:
+        raise damaged_checkpoint(parts[0], "it has no protocol or no metadata")
     state.last_app_id = None
     return state
 
 
-def _checkpoint_actions(uri: str) -> list[dict[str, Any]]:
+def _checkpoint_actions(uri: str, listing: LogListing) -> list[dict[str, Any]]:
     with storage_call("read file", uri):
         filesystem, path = resolve(uri)
         with filesystem.open_input_file(path) as source:
             if uri.endswith(".json"):
                 return [json.loads(line) for line in source.read().splitlines() if line.strip()]
-            with pq.ParquetFile(source) as parquet:
+            if uri in listing.sums:
+                content = bytes(source.read())
+                check_checkpoint(uri, content, listing)
+                source = pa.BufferReader(content)
+            # Spark's checkpoints have checksums of their own
+            with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
                 return list(_actions(parquet.read(columns=_CHECKPOINT_COLUMNS)))
 
 

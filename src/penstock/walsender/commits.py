@@ -66,8 +66,7 @@ def newest_version(storage: Storage, uri: str) -> int | None:
 def commits_after(storage: Storage, uri: str, version: int) -> Iterator[TableCommit]:
     """Yield the commits from ``version + 1`` on, in order, up to the last entry.
 
-    Raises StorageError at an incomplete entry. An empty entry counts as absent, since some stores
-    show a file before its content.
+    Raises StorageError (XX001) at an entry that cannot be read.
     """
     while True:
         version += 1
@@ -75,8 +74,6 @@ def commits_after(storage: Storage, uri: str, version: int) -> Iterator[TableCom
             actions = read_entry(storage, uri, version)
             if actions is None:
                 return
-            if not actions:
-                raise ValueError("it is empty")
             commit = _commit(version, actions)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StorageError(
