@@ -15,10 +15,11 @@ import pytest
 from deltalake import DeltaTable as DeltaRs
 from pyroaring import BitMap
 
+from fix_object_store import ObjectStore
 from lakehouse.tables import accounts, again, commit, delta_rs_ids, write
 from penstock.errors import PenstockError, StorageError
 from penstock.lakehouse.identity import table_id
-from penstock.lakehouse.log import entry_uri, read_entry
+from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry
 from penstock.lakehouse.state import load, load_at
 from penstock.lakehouse.storage import Storage, local_path
 from penstock.lakehouse.table import DeltaTable
@@ -62,6 +63,12 @@ def seen(table: DeltaTable) -> tuple[Any, ...]:
         *(state.version, state.protocol, state.metadata, state.files, state.transactions),
         *(state.domains, state.last_app_id),
     )
+
+
+def files_of(table: DeltaTable) -> tuple[Any, ...]:
+    """What entries and checkpoints tell in the same form."""
+    version, _, _, files, transactions, *_ = seen(table)
+    return version, files, transactions
 
 
 def actions_of(table: DeltaTable, version: int) -> list[dict[str, Any]]:
@@ -291,3 +298,28 @@ def test_sums_go_with_their_checkpoints(table: DeltaTable) -> None:
     table.checkpoint()  # again
     names = [path.name for path in log_of(table).glob(".*.sum")]
     assert sorted(int(name[1:21]) for name in names) == [4, 8, 9]
+
+
+def test_in_an_object_store(s3: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+    table = accounts(f"s3://{s3.bucket()}/lake")
+    for lsn in range(1, 4):
+        table.stage(written=write(table, [lsn]))
+        commit(table, lsn)
+    table.checkpoint()
+    right, storage = files_of(table), table.storage
+    (part,) = list_log(storage, table.uri).checkpoints[3]
+    for uri in (part, f"{log_folder(table.uri)}/_last_checkpoint", entry_uri(table.uri, 2)):
+        good = storage.read(uri)
+        at = len(good) // 2
+        storage.write(uri, good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        caplog.clear()
+        assert files_of(table) == right
+        assert (uri in caplog.text) == (uri == part)
+        if uri == entry_uri(table.uri, 2):
+            with pytest.raises(StorageError, match="its checksum is wrong"):
+                load_at(storage, table.uri, 2)
+        storage.write(uri, good)
+    table.stage(written=write(table, [4]))
+    commit(table, 4)
+    table.checkpoint()
+    assert delta_rs_ids(again(table)) == [1, 2, 3, 4]
