@@ -1,4 +1,4 @@
-"""A cancel takes a second at most in each phase: in the parser, the analysis, DuckDB, between rows."""
+"""A cancel takes a second at most in each phase: parser, analysis, DuckDB, between rows."""
 
 from __future__ import annotations
 
