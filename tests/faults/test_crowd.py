@@ -129,7 +129,7 @@ class _Crowd:
 
     def _change(self, number: int) -> None:
         self.database.execute(f"UPDATE t SET v = {number} WHERE id = 1")
-        (lsn,) = self.database.rows("SELECT pg_current_wal_insert_lsn()")[0]
+        (lsn,) = self.database.rows("SELECT pg_current_wal_flush_lsn()")[0]
         applied = f"SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= '{lsn}'"
         while self.database.rows(applied) == [(0,)]:
             time.sleep(0.002)
