@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -624,8 +625,10 @@ def test_a_store_without_a_node_is_refused_and_not_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigurationError, match="malformed"):
         Catalog.open("no url")
-    with pytest.raises(ConfigurationError, match="driver"):
-        Catalog.open("nodatabase://h/d")
+    for kind in ("nodatabase", "mysql", "postgresql+asyncpg"):
+        with pytest.raises(ConfigurationError, match=re.escape(f'kind "{kind}"')) as raised:
+            Catalog.open(f"{kind}://h/d")
+        assert "postgresql://user@host/database" in (raised.value.hint or "")
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:

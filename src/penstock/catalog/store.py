@@ -28,7 +28,7 @@ from sqlalchemy import (
     inspect,
     make_url,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, StatementError
+from sqlalchemy.exc import ArgumentError, DBAPIError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import CreateColumn
 
@@ -51,7 +51,12 @@ from penstock.wait_event import WaitEventType, waiting
 BUSY_TIMEOUT_S: Final = 30.0
 """Seconds for which a process waits for another process's transaction."""
 
-_POSTGRESQL: Final = ("postgresql", "postgres")
+_POSTGRESQL: Final = ("postgresql", "postgres", "postgresql+psycopg")
+_SQLITE: Final = ("sqlite", "sqlite+pysqlite")
+_HINT: Final = (
+    "Leave the parameter state empty for SQLite in the node's folder, or write "
+    "postgresql://user@host/database."
+)
 _CONNECT_ARGS: Final[Mapping[str, int]] = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -98,13 +103,13 @@ def parse_url(url: str) -> URL:
     except ArgumentError:
         parsed = None
     if parsed is None:
-        raise ConfigurationError(
-            "the URL of the state store is malformed",
-            hint="Leave the parameter state empty for SQLite in the node's folder, "
-            "or write postgresql://user@host/database.",
-        )
+        raise ConfigurationError("the URL of the state store is malformed", hint=_HINT)
     if parsed.drivername in _POSTGRESQL:  # we depend on psycopg, not on SQLAlchemy's default
-        parsed = parsed.set(drivername="postgresql+psycopg")
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in _SQLITE:
+        raise ConfigurationError(
+            f'a state store of kind "{parsed.drivername}" is not supported', hint=_HINT
+        )
     return parsed
 
 
@@ -184,13 +189,7 @@ def open_engine(url: URL, *, durable: bool) -> Engine:
         # has committed; under REPEATABLE READ it would fail instead.
         options["isolation_level"] = "READ COMMITTED"
         options["connect_args"] = {k: v for k, v in _CONNECT_ARGS.items() if k not in url.query}
-    try:
-        engine = create_engine(url, **options)
-    except (ImportError, NoSuchModuleError) as error:
-        raise ConfigurationError(
-            f"no driver for the state store: {error}",
-            hint="Install the Python package of the driver that the URL names.",
-        ) from None
+    engine = create_engine(url, **options)
     if url.get_backend_name() == "sqlite":
         # In WAL mode NORMAL syncs at checkpoints only: a power failure would lose the last commits.
         synchronous = "FULL" if durable else "OFF"
