@@ -119,23 +119,32 @@ class QueryMemory:
 
 
 class Held:
-    """Counts Python's objects of one statement until ``release``, or in a ``with`` block."""
+    """Counts Python's objects of one statement or session until ``release``, or in a ``with``
+    block."""
 
     def __init__(self, memory: QueryMemory) -> None:
         self._memory, self._owner = memory, _OWNER.get()
-        self._size = self._counted = 0
+        self.size = self._counted = 0
 
     def take(self, size: int) -> None:
         """Count more bytes. Raises OutOfMemory (53200)."""
-        self._size += size
-        by = self._size - _SMALL - self._counted
+        by = self.size + size - _SMALL - self._counted
         if by > 0:
             self._memory.grow(by, self._counted + by, self._owner)
             self._counted += by
+        self.size += size
+
+    def give(self, size: int) -> None:
+        """Count bytes no longer."""
+        self.size = max(self.size - size, 0)
+        by = self._counted - max(self.size - _SMALL, 0)
+        if by > 0:
+            self._counted -= by
+            self._memory.give_back(by, self._owner)
 
     def release(self) -> None:
         """Give the memory back."""
-        counted, self._size, self._counted = self._counted, 0, 0
+        counted, self.size, self._counted = self._counted, 0, 0
         self._memory.give_back(counted, self._owner)
 
     def __enter__(self) -> Held:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import select
 import threading
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from typing import Any
 import duckdb
 import psycopg
 import pytest
+from psycopg.pq import ExecStatus
 
 from fix_lake import LakeServer
 from penstock.embedded import wait_until
@@ -156,3 +159,52 @@ def test_a_role_leaves_half_to_others() -> None:
         assert _LIMIT // 4 < one <= _LIMIT // 2
         assert one < copy_context().run(lent_to, 16401) <= _LIMIT * 3 // 4
     assert memory.lent == 0 and not memory._owned
+
+
+def send(connection: psycopg.Connection[Any], data: bytes) -> None:
+    """Send bytes that are no whole message."""
+    left = memoryview(data)
+    while left:
+        select.select([], [connection.pgconn.socket], [], 10)
+        left = left[os.write(connection.pgconn.socket, left[:_MEGABYTE]) :]
+
+
+def test_unfinished_messages_are_counted(lake: LakeServer) -> None:
+    """A part of a large message holds memory, too; if there is too much of it, the client has to
+    connect again: what comes next would be the rest of the message."""
+    part = b"Q" + (40 * _MEGABYTE).to_bytes(4, "big") + b" " * (10 * _MEGABYTE)
+    with ExitStack() as stack:
+        first, second, other = (stack.enter_context(connect(lake)) for _ in range(3))
+        send(first, part)
+        wait_until(lambda: MEMORY.lent > 8 * _MEGABYTE, "the first part")
+        with contextlib.suppress(OSError):
+            send(second, part + b" " * (20 * _MEGABYTE))
+        with pytest.raises(psycopg.OperationalError) as error:
+            second.execute("SELECT 1")
+        assert "out of memory" in str(error.value)
+        assert other.execute(_SMALL).fetchone() == (True,)
+        first.close()
+    wait_until(lambda: MEMORY.lent == 0, "the end of the sessions")
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_prepared_statements_are_counted(lake: LakeServer, extended: bool) -> None:
+    with connect(lake) as connection:
+        prepared = 0
+        with pytest.raises(psycopg.errors.OutOfMemory):
+            for number in range(1000):
+                text = f"VALUES {', '.join(f'({n})' for n in range(1000))}"
+                if extended:
+                    result = connection.pgconn.prepare(b"p%d" % number, text.encode())
+                    if result.status == ExecStatus.FATAL_ERROR:
+                        raise psycopg.errors.OutOfMemory(result.error_message)
+                else:
+                    connection.execute(f"PREPARE p{number} AS {text}")
+                prepared += 1
+        assert prepared > 3
+        assert MEMORY.lent > 0
+        connection.execute("DEALLOCATE ALL")
+        assert MEMORY.lent == 0
+        connection.execute(f"PREPARE p AS {text}")
+        assert connection.execute("EXECUTE p").rowcount == 1000
+    wait_until(lambda: MEMORY.lent == 0, "the end of the session")

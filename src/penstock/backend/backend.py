@@ -203,6 +203,7 @@ class Backend:
         finally:
             if self.runner is not None:
                 self.runner.close()
+            self._pump.forget()
             self._socket.close()
             if self._shown is not None:
                 self._services.sessions.close(self._shown)

@@ -23,6 +23,8 @@ from typing import Final
 from penstock.errors import ConnectionFailure
 from penstock.protocol.session import ServerSession
 from penstock.protocol.session_input import Event
+from penstock.query_memory import MEMORY, Held
+from penstock.sqlstate import OutOfMemory
 from penstock.stats.backend_status import Encryption
 
 _HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)
@@ -223,6 +225,13 @@ class MessagePump:
     def __init__(self, sock: ClientSocket, session: ServerSession) -> None:
         self._socket = sock
         self._session = session
+        self._unfinished: Held | None = None
+
+    def forget(self) -> None:
+        """Give back the memory that an unfinished message was counted with."""
+        if self._unfinished is not None:
+            self._unfinished.release()
+            self._unfinished = None
 
     def send(self, data: bytes, waiting: Callable[[], object] | None = None) -> None:
         """Send bytes. ``waiting``: as for ``ClientSocket.send``. Raises ConnectionFailure."""
@@ -239,6 +248,7 @@ class MessagePump:
             remaining = _WAIT_S if deadline is None else deadline - time.monotonic()
             data = self._socket.receive(max(0.0, min(_WAIT_S, remaining)))
             if data:
+                self._take(len(data))
                 self._session.feed(data)
             elif data is not None:
                 if not self._socket.stopped:  # otherwise the client can still get an error
@@ -246,4 +256,17 @@ class MessagePump:
                 raise ClientLeft("unexpected EOF on client connection")
             elif deadline is not None and remaining <= 0:
                 return None
+        self.forget()
         return event
+
+    def _take(self, size: int) -> None:
+        """Count bytes of an unfinished message. The connection ends if they are too many: what
+        comes next would be the rest of the message."""
+        if self._unfinished is None:
+            self._unfinished = Held(MEMORY)
+        try:
+            self._unfinished.take(size)
+        except OutOfMemory as error:
+            raise ConnectionFailure(
+                error.message, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate
+            ) from None

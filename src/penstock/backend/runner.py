@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Event
 from typing import Any, Final, TypeGuard
+from weakref import finalize
 
 import pyarrow as pa
 
@@ -171,6 +172,9 @@ class SessionRunner:
         self.prepared: dict[str, Prepared] = {}
         self._source = ""
         """The text that is being run."""
+        self._source_memory = 0
+        self._held = Held(MEMORY)
+        """The prepared statements."""
         self._one_transaction = False
         """True if that text is one transaction, as several statements are on a server."""
         self._warnings: list[Notice] = []
@@ -274,6 +278,7 @@ class SessionRunner:
             if not statements:
                 yield Empty()
             self._source, self._one_transaction = text, len(statements) > 1
+            self._source_memory = held.size
             for statement in statements:
                 self._turn.share()
                 self.begin_statement()
@@ -300,7 +305,14 @@ class SessionRunner:
             held.take(_memory(text))
             statement = parse(text, held.take)
             description = self._statement_described(statement, description)
-        return Prepared(text, description, statement)
+            size = held.size
+        return self._kept(Prepared(text, description, statement), size)
+
+    def _kept(self, prepared: Prepared, size: int) -> Prepared:
+        """Count the memory of a prepared statement for as long as the session has it."""
+        self._held.take(size)
+        finalize(prepared, self._held.give, size)
+        return prepared
 
     def _statement_described(self, statement: Statement, description: Description) -> Description:
         if not isinstance(statement, Transaction):
@@ -374,6 +386,7 @@ class SessionRunner:
         """End the session: roll back its block, and release its snapshot and slots."""
         self.end_statement()
         close_open()
+        self._held.release()
         self._block.abandon()
         self._services.snapshots.withdraw(self._context.pid, block=True)
         self._services.slots.take_back(self._context.pid, sent=True)
@@ -548,7 +561,8 @@ class SessionRunner:
                 f'prepared statement "{statement.name}" already exists'
             )
         query = QueryStatement(statement.query)
-        self.prepared[statement.name] = Prepared(self._source, description, query)
+        prepared = Prepared(self._source, description, query)
+        self.prepared[statement.name] = self._kept(prepared, self._source_memory)
         return Done("PREPARE")
 
     def _prepared_query(self, name: str) -> Prepared:

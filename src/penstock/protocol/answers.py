@@ -171,7 +171,7 @@ class Description:
     fields: tuple[FieldDescription, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Prepared:
     """A prepared statement. ``statement``: as its runner has parsed it, None for an empty text."""
 
