@@ -165,3 +165,18 @@ def test_a_statement_is_parsed_once(
             assert ours.fetchall() == server.fetchall()
             ours.execute(query, values, prepare=True)
         assert len(parsed) == 1, parsed
+
+
+@pytest.mark.parametrize("cursor", [psycopg.ClientCursor, psycopg.Cursor])
+def test_long_values(lake: LakeNode, cursor: type[psycopg.Cursor[Any]]) -> None:
+    """As literals and as parameters: 1,100,000 characters, which the parser's JSON cannot print in
+    one piece."""
+    long = "x'" * 550_000
+    name = f"long_{cursor.__name__.lower()}"
+    lake.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+    with lake.connect() as connection, cursor(connection) as asks:
+        asks.execute(f"INSERT INTO {name} VALUES (1, %s), (2, 'short')", [long])
+        asks.execute(f"UPDATE {name} SET v = %s WHERE id = 2", [long + "2"])
+        rows = asks.execute(f"SELECT v FROM {name} ORDER BY id").fetchall()
+        assert rows == [(long,), (long + "2",)]
+        assert asks.execute(f"DELETE FROM {name} WHERE v = %s", [long]).rowcount == 1
