@@ -422,6 +422,12 @@ def test_what_is_refused_is_named(lake: LakeNode) -> None:
         (f"SELECT ({call}).data, ({call}).xid", "call it in FROM"),
         (f"SELECT CASE WHEN true THEN ({call}).data END", "call it in FROM"),
         (f"SELECT ({call}).data FROM beside", "call it in FROM"),
+        (f"SELECT {call}", "pg_logical_slot_peek_changes"),
+        (
+            "SELECT r.slot_name, s.data FROM pg_replication_slots r, LATERAL "
+            "pg_logical_slot_peek_changes(r.slot_name, NULL, NULL) s",
+            "pg_logical_slot_peek_changes",
+        ),
         ("DECLARE c CURSOR FOR SELECT 1", "DECLARE is not supported"),
     ):
         with pytest.raises(psycopg.Error) as raised:
