@@ -145,6 +145,49 @@ def test_work_within_work(work: Precedence) -> None:
     assert not work._active
 
 
+def test_superusers_give_way_to_the_node_only(work: Precedence) -> None:
+    for others, gives_way in ((_LIGHT, False), (NODE, True)):
+        began = time.monotonic()
+        with other(work, others), work.work(_HEAVY, superuser=True):
+            assert (time.monotonic() - began > 0.05) == gives_way
+
+
+def test_who_holds_something_does_not_give_way(work: Precedence) -> None:
+    with work.holding():
+        pass  # nobody works
+    with work.work(_HEAVY), work.holding(), other(work, _LIGHT):
+        began = time.monotonic()
+        work.give_way()
+        assert time.monotonic() - began < 0.05
+
+
+def test_who_only_waits_does_not_hold_others_up_for_long(
+    work: Precedence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that uses nothing, again and again: the time for which the other stops counts for it."""
+    monkeypatch.setattr(precedence, "_HALF_LIFE_S", 600.0)
+    over = threading.Event()
+
+    def wait() -> None:
+        while not over.is_set():
+            with work.work(_LIGHT):
+                time.sleep(0.08)
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with work.work(_HEAVY):
+        began, steps = time.monotonic(), 0
+        while (steps := steps + 1) < 1000 and time.monotonic() - began < 5:
+            work.give_way()
+            time.sleep(0.0002)
+        took = time.monotonic() - began
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert took < 1.5  # 0.2 s were used before
+
+
 def priority() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
@@ -166,6 +209,14 @@ def politely(work: Precedence, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prec
     monkeypatch.setattr(precedence, "_MUCH_S", 0.0)
     with work.work(_HEAVY):
         yield work
+
+
+def test_the_nodes_own_work_has_the_usual_priority(
+    work: Precedence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precedence, "_MUCH_S", 0.0)
+    with work.work(NODE):
+        assert work.politely(priority) == priority()
 
 
 def test_another_thread_does_the_work_as_this_one(politely: Precedence) -> None:

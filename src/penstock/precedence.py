@@ -3,12 +3,15 @@
 All threads of a node share one Python interpreter, which has no priorities: beside two statements
 that compute in Python, a third one has a third of it, however short it is. So a statement whose
 role has used more than another one's gives way while the other one begins: it stops at the next
-``give_way``. It does not stop for long, so that it comes to an end beside any number of others.
+``give_way``. It does not stop for long, so that it comes to an end beside any number of others, and
+a part of the time for which it stops counts as used by the role that it stops for: who only waits
+for something outside cannot hold others up again and again.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,13 +30,16 @@ _MARGIN_S: Final = 0.03
 _FIRST_S: Final = 0.25
 """Work has precedence for so long; after that it may wait for something for minutes."""
 _LONGEST_S: Final = 0.1
-"""The longest that work gives way at a time,"""
-_AT_LEAST_S: Final = 0.01
-"""and how long it goes on before it gives way again."""
+"""The longest that work gives way at a time."""
+_STOPS: Final = 9.0
+"""In all it stops for so many times as long as it goes on."""
+_CHARGE: Final = 0.25
+"""The part of the time for which others stop that counts as used."""
 _EVERY_S: Final = 0.001
-_MUCH_S: Final = 0.5
+_MUCH_S: Final = 1.0
 """Whoever has used so much does further work with low priority."""
-_NICE: Final = 10
+_NICE: Final = 5
+"""Not more: whoever waits for the interpreter waits for a thread that has it, too."""
 _Result = TypeVar("_Result")
 NODE: Final = 0
 """The owner of the node's own work, which does not give way. No role has this oid."""
@@ -47,6 +53,8 @@ class _Use:
 
     seconds: float = 0.0
     at: float = field(default_factory=time.monotonic)
+    stopped_until: float = 0.0
+    """Until when the time for which others have stopped is counted."""
 
     def now(self, now: float, more: float = 0.0) -> float:
         """Add to it, and return it."""
@@ -54,22 +62,33 @@ class _Use:
         self.seconds, self.at = self.seconds * decayed + more, now
         return self.seconds
 
+    def stopped(self, since: float, now: float) -> None:
+        """Add a part of the time for which others have stopped, once for all of them."""
+        self.now(now, max(now - max(since, self.stopped_until), 0.0) * _CHARGE)
+        self.stopped_until = now
+
 
 @dataclass(eq=False, slots=True)
 class _Work:
     """What one thread does."""
 
     owner: int
+    superuser: bool = False
     began: float = field(default_factory=time.monotonic)
     used: float = field(default_factory=time.thread_time)
     looks: float = 0.0
-    """When it looks next whether it has to give way,"""
-    goes_on_until: float = 0.0
-    """and before which it does not look at all."""
+    """When it looks next whether it has to give way."""
     arrivals: int = 0
     """The work that had begun when it looked last: it also looks after new work has begun."""
-    locks: int = 0
-    """The ``WorkLock`` that it holds."""
+    stopped: float = 0.0
+    """The time for which it has given way."""
+    holds: int = 0
+    """How many things it holds that others may wait for."""
+
+    def may_stop(self, now: float) -> float:
+        """Return for how many seconds it may give way."""
+        ran = now - self.began - self.stopped
+        return _LONGEST_S + ran * _STOPS - self.stopped
 
 
 _MINE: Final = threading.local()
@@ -88,19 +107,22 @@ class _PoliteThreads:
             calls = self._idle.pop()
         except IndexError:
             calls = SimpleQueue()
-            threading.Thread(target=_serve, args=(calls,), name="polite", daemon=True).start()
+            try:
+                threading.Thread(target=_serve, args=(calls,), name="polite", daemon=True).start()
+            except RuntimeError:  # there are too many threads
+                return call()
         calls.put(partial(_make, call, made))
         try:
             return made.result()
         finally:
-            del made  # an error holds this frame by its traceback
+            del made  # as in ``_make``
             self._idle.append(calls)
 
 
 def _serve(calls: SimpleQueue[Callable[[], None]]) -> None:
-    # Other systems know no priorities of threads.
-    with suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    if sys.platform == "linux":  # other systems know no priorities of threads
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
     while True:
         calls.get()()
 
@@ -110,6 +132,8 @@ def _make(call: Callable[[], _Result], made: Future[_Result]) -> None:
         made.set_result(call())
     except BaseException as error:
         made.set_exception(error)
+    finally:
+        del made, call  # an error holds this frame by its traceback
 
 
 class Precedence:
@@ -123,13 +147,13 @@ class Precedence:
         self._polite = _PoliteThreads()
 
     @contextmanager
-    def work(self, owner: int) -> Iterator[None]:
-        """Do an owner's work in the ``with`` block, in this thread. Work within work belongs to
-        it."""
+    def work(self, owner: int, *, superuser: bool = False) -> Iterator[None]:
+        """Do an owner's work in the ``with`` block, in this thread. Work within work belongs to it.
+        ``superuser``: it gives way to the node's own work only."""
         if getattr(_MINE, "work", None) is not None:
             yield
             return
-        mine = _MINE.work = _Work(owner)
+        mine = _MINE.work = _Work(owner, superuser)
         with self._changed:
             self._active.add(mine)
             self._arrivals += 1
@@ -143,38 +167,66 @@ class Precedence:
                 self._count(mine, time.monotonic())
                 self._changed.notify_all()
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Do not give way in the ``with`` block: this thread holds what others may wait for."""
+        mine: _Work | None = getattr(_MINE, "work", None)
+        if mine is None:
+            yield
+            return
+        mine.holds += 1
+        try:
+            yield
+        finally:
+            mine.holds -= 1
+
     @property
     def idle(self) -> bool:
         """True while nobody has precedence."""
         with self._changed:
-            return all(time.monotonic() - each.began > _FIRST_S for each in self._active)
+            now = time.monotonic()
+            return not any(each.owner != LOGIN and _left(each, now) > 0 for each in self._active)
 
     def give_way(self) -> None:
         """Wait while this thread's work has to give way; only within ``work``."""
         mine: _Work | None = getattr(_MINE, "work", None)
-        if mine is None or mine.locks or mine.owner == NODE:
+        if mine is None or mine.holds or mine.owner == NODE:
             return
         now, arrivals = time.monotonic(), self._arrivals
-        if now < mine.looks and (arrivals == mine.arrivals or now < mine.goes_on_until):
+        if now < mine.looks and arrivals == mine.arrivals:
             return
-        mine.arrivals = arrivals
+        mine.arrivals, began = arrivals, now
+        until = began + min(_LONGEST_S, mine.may_stop(now))
         with self._changed:
             self._count(mine, now)
-            until = now + _LONGEST_S
-            waited = False
-            while now < until and (left := self._yields(mine, now)) > 0:
-                waited = True
+            while now < until and (first := self._before(mine, now)):
+                left = max(_left(each, now) for each in first)
                 self._changed.wait(min(left, until - now))
-                now = time.monotonic()
+                since, now = now, time.monotonic()
+                for owner in {each.owner for each in first} - {NODE}:
+                    self._use.setdefault(owner, _Use()).stopped(since, now)
+        mine.stopped += now - began
         mine.looks = now + _EVERY_S
-        if waited and now >= until:
-            mine.looks = mine.goes_on_until = now + _AT_LEAST_S
+
+    def _before(self, mine: _Work, now: float) -> list[_Work]:
+        """Return the work of others that goes first."""
+        limit = self._use[mine.owner].now(now) - _MARGIN_S
+        if limit <= 0:
+            return []
+        return [
+            each
+            for each in self._active
+            if each.owner not in (mine.owner, LOGIN)
+            and (each.owner == NODE or not mine.superuser)
+            and _left(each, now) > 0
+            and (each.owner not in self._use or self._use[each.owner].now(now) < limit)
+        ]
 
     def politely(self, call: Callable[[], _Result]) -> _Result:
         """Return what the call returns; if this thread's work has used much, a thread of low
         priority makes the call. A thread cannot have its own priority back without a right."""
         mine: _Work | None = getattr(_MINE, "work", None)
-        if mine is None or not self._has_used_much(mine):
+        if mine is None or mine.owner == NODE or not self._has_used_much(mine):
             return call()
         with self._changed:
             self._count(mine, time.monotonic())
@@ -204,20 +256,10 @@ class Precedence:
         self._use.setdefault(mine.owner, _Use()).now(now, used - mine.used)
         mine.used = used
 
-    def _yields(self, mine: _Work, now: float) -> float:
-        """Return for how many seconds work has to give way to what others do now, at most."""
-        limit = self._use[mine.owner].now(now) - _MARGIN_S
-        if limit <= 0:
-            return 0
-        return max(
-            (
-                each.began + _FIRST_S - now
-                for each in self._active
-                if each.owner not in (mine.owner, LOGIN)
-                and (each.owner not in self._use or self._use[each.owner].now(now) < limit)
-            ),
-            default=0,
-        )
+
+def _left(work: _Work, now: float) -> float:
+    """Return for how many seconds work has precedence yet."""
+    return work.began + _FIRST_S - now
 
 
 PRECEDENCE: Final = Precedence()
@@ -225,7 +267,7 @@ PRECEDENCE: Final = Precedence()
 
 
 class WorkLock:
-    """A lock whose holder does not give way: whoever has precedence may wait for the lock."""
+    """A lock whose holder does not give way."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -238,7 +280,7 @@ class WorkLock:
         self._note(-1)
         self._lock.release()
 
-    def _note(self, locks: int) -> None:
+    def _note(self, holds: int) -> None:
         mine: _Work | None = getattr(_MINE, "work", None)
         if mine is not None:
-            mine.locks += locks
+            mine.holds += holds

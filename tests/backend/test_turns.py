@@ -108,6 +108,28 @@ def someone_waiting(turns: Turns) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("guests")
+def test_a_guest_has_a_turn_when_one_is_free() -> None:
+    turns = Turns(1)
+    with ExitStack() as stack:
+        with someone(turns):
+            stack.enter_context(Turn(turns).of(7, lambda: None))
+        line = turns._lines[7]
+        assert (line.running, line.guests) == (1, set())
+    assert turns._lines == {}
+
+
+@pytest.mark.usefixtures("guests")
+def test_a_guest_that_does_not_hear_is_not_waited_for() -> None:
+    turns, told = Turns(1), threading.Event()
+    with someone(turns), Turn(turns).of(7, lambda: None) as _:
+        guest = next(iter(turns._lines[7].guests))
+        with guest.repeatable(told.set), Turn(turns).of(7, lambda: None):
+            assert told.is_set()
+            assert len(turns._lines[7].guests) == 2
+    assert turns._lines == {}
+
+
+@pytest.mark.usefixtures("guests")
 def test_nobody_waits_for_a_guest_that_cannot_leave() -> None:
     turns = Turns(1)
     with someone(turns), Turn(turns).of(7, lambda: None), Turn(turns).of(7, lambda: None):

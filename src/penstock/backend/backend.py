@@ -171,6 +171,7 @@ class Backend:
         self.key = key
         self.runner: StatementRunner | None = None
         self.role_oid: int | None = None
+        self._owner, self._superuser = LOGIN, False
         self.dismissed = False
         self._shown: Session | None = None
         self._terminated = False
@@ -380,6 +381,8 @@ class Backend:
         ):
             raise TooManyConnections(f'too many connections for role "{role.name}"')
         self._services.admit_role(role, parameters.replication is not ReplicationMode.NONE)
+        self._owner = NODE if self._session.walsender else role.oid
+        self._superuser = role.superuser
         if parameters.replication is not ReplicationMode.NONE and not (
             role.replication or role.superuser
         ):
@@ -415,7 +418,7 @@ class Backend:
         while not self._session.closed:
             try:
                 event = self._next_event(ready=isinstance(event, m.Query | m.Sync))
-                with PRECEDENCE.work(NODE if self._session.walsender else self.role_oid or NODE):
+                with PRECEDENCE.work(self._owner, superuser=self._superuser):
                     self._handle(event, extended)
             except ConnectionFailure:
                 raise

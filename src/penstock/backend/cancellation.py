@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
@@ -99,11 +99,14 @@ class Cancellation:
         """Let ``check`` raise BeginAgain, until ``begins_again``. Any thread may call this."""
         if not self._again.is_set():
             self._again.set()
-            self._start_acting()
+            with suppress(RuntimeError):  # there are too many threads
+                self._start_acting()
 
     def begins_again(self) -> None:
         """Note that the work begins again, or has ended before."""
-        self._again.clear()
+        if self._again.is_set():
+            with self._acting:
+                self._again.clear()
 
     def _interrupt(self, group: str) -> None:
         self._jobs.interrupt(group)
@@ -115,9 +118,9 @@ class Cancellation:
     def _act(self) -> None:
         """Run the actions until the statement has ended: an action just before the work that it is
         to interrupt would be lost."""
-        while self.requested():
+        while True:
             with self._acting:
-                if not self._actions:
+                if not self.requested() or not self._actions:
                     return
                 for action in self._actions:
                     action()

@@ -44,7 +44,6 @@ from penstock.interrupts import BeginAgain, close_open, notice_commits, repeat_w
 from penstock.lsn import Lsn
 from penstock.pg_catalog.snapshot import SessionFacts
 from penstock.pgtypes.pg_type import TEXT
-from penstock.precedence import PRECEDENCE
 from penstock.protocol.answers import (
     Answer,
     Cells,
@@ -237,7 +236,7 @@ class SessionRunner:
         while True:
             try:
                 with self._turn.repeatable(self._cancellation.begin_again):
-                    return PRECEDENCE.politely(work)
+                    return work()
             except BeginAgain:
                 pass
             finally:

@@ -93,7 +93,8 @@ class Turns:
                     return
                 if guest.leaves is not None:
                     guest.leaves()
-                    return
+                    if now < guest.visits_until + _VISIT_S:  # it will hear of it
+                        return
             line.waiting.remove(mine)
             line.guests.add(mine)
             mine.visits_until = now + _VISIT_S
@@ -122,9 +123,14 @@ class Turns:
         return line is not None and bool(line.waiting)
 
     def _hand_on(self, line: _Line) -> None:
-        while line.waiting and self._is_free(line):
+        while self._is_free(line):
+            if line.waiting:
+                line.waiting.popleft().begins.set()
+            elif line.guests:
+                line.guests.pop()
+            else:
+                return
             line.running += 1
-            line.waiting.popleft().begins.set()
 
     def _is_free(self, line: _Line) -> bool:
         return not self._most or line.running < self._most
@@ -143,7 +149,7 @@ class Turn:
         """True while the session waits for its turn. Other threads may read it."""
         self.begins = threading.Event()
         self.may_visit = True
-        """True until the statement has been a guest and had to leave."""
+        """False while the statement waits after it was a guest for too long."""
         self.visits_until = 0.0
         self.leaves: Callable[[], None] | None = None
 
@@ -193,6 +199,7 @@ class Turn:
             self.leave()
             self.may_visit = False
             self._take(self._role)
+            self.may_visit = True
 
     def _take(self, role: int) -> None:
         self.waits = True

@@ -43,6 +43,7 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.interrupts import commit_begins
+from penstock.precedence import PRECEDENCE
 from penstock.wait_event import WaitEventType, waiting
 
 # Databases that hold state: SQLite files shared by several processes, or any other database by its
@@ -436,7 +437,7 @@ class Store:
         """Begin a transaction that changes the catalog. Unless ``counted`` is False it counts as a
         change even if it changes nothing."""
         self._check_current()
-        with transaction(self.engine, write=True) as connection:
+        with PRECEDENCE.holding(), transaction(self.engine, write=True) as connection:
             # This comes first: the row is the lock of all writers, so that the rest of the
             # transaction reads the newest state.
             if counted:

@@ -173,9 +173,12 @@ def run(
 # makes one when it has nothing else to do.
 
 _COLLECTED_EVERY_S: Final = 60.0
+_COLLECTED_AFTER_S: Final = 600.0
+"""The longest time between two collections if the node is never idle."""
 _GROWTH: Final = 256 << 20
 """Bytes by which the process may grow until there is a collection in any case."""
 _NEVER: Final = (1 << 31) - 1
+_STATM: Final = Path("/proc/self/statm")
 
 
 def collect_garbage() -> None:
@@ -184,23 +187,25 @@ def collect_garbage() -> None:
     gc.freeze()  # what has been imported stays alive, and need not be searched
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
-    threading.Thread(target=_collect, name="garbage", daemon=True).start()
+    threading.Thread(target=_collect, args=(_memory(),), name="garbage", daemon=True).start()
 
 
-def _collect() -> None:
-    last, size = time.monotonic(), _most_memory()
+def _collect(size: int) -> None:
+    last = time.monotonic()
     while True:
         time.sleep(_LOOK_S)
-        due = time.monotonic() - last >= _COLLECTED_EVERY_S
-        if (due and PRECEDENCE.idle) or _most_memory() - size >= _GROWTH:
+        since, now = time.monotonic() - last, _memory()
+        idle = since >= _COLLECTED_EVERY_S and PRECEDENCE.idle
+        if idle or since >= _COLLECTED_AFTER_S or now - size >= _GROWTH:
             gc.collect()
-            last, size = time.monotonic(), _most_memory()
+            last, size = time.monotonic(), _memory()
 
 
-def _most_memory() -> int:
-    """Return the most bytes of memory that this process has had so far."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most << 10
+def _memory() -> int:
+    """Return the bytes of memory that this process has; 0 where it is not known."""
+    with contextlib.suppress(OSError):
+        return int(_STATM.read_text("ascii").split()[1]) * resource.getpagesize()
+    return 0
 
 
 # Progress of copies and of the stream while a node runs in the foreground.

@@ -18,6 +18,7 @@ from pyroaring import BitMap
 from penstock.catalog import Catalog, CatalogTransaction
 from penstock.lakehouse.change import StagedChange, changes_in
 from penstock.pipeline.query import Interrupts
+from penstock.precedence import PRECEDENCE
 from penstock.sqlstate import SerializationFailure
 
 _POLL_S: Final = 0.1
@@ -113,7 +114,8 @@ class HeldRows:
                 if any(touched[oid] or new_rows for oid in touched.keys() & tables)
             }
             while not before.isdisjoint(self._running):
-                interrupts.check()
+                with PRECEDENCE.holding():
+                    interrupts.check()
                 self._ended.wait(_POLL_S)
 
 

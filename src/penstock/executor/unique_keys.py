@@ -43,6 +43,7 @@ from penstock.pipeline.hits import Hits
 from penstock.pipeline.key_indexes import KeyIndexes
 from penstock.pipeline.rows_with_keys import KeyedTable, columns_of_files, rows_with_keys
 from penstock.pipeline.scan import ScanColumn
+from penstock.precedence import PRECEDENCE
 from penstock.sql.text.quoting import quote_identifier
 from penstock.sqlstate import UniqueViolation
 from penstock.walsender.lake_columns import LakeColumn, columns_of
@@ -295,6 +296,7 @@ class UniqueKeys:
                 while not lock.acquire(timeout=_POLL_S):
                     check()
                 stack.callback(lock.release)
+            stack.enter_context(PRECEDENCE.holding())
             yield
 
     def find(self, table: KeyedTable, files: Iterable[DataFile], keys: pa.Table) -> dict[str, Hits]:

@@ -62,6 +62,7 @@ from penstock.pgtypes.pg_type import (
     types,
 )
 from penstock.pgtypes.pg_type import types as pg_types
+from penstock.precedence import PRECEDENCE
 from penstock.protocol.answers import Cells, ColumnRows, Description
 from penstock.protocol.backend_messages import FieldDescription
 from penstock.query_memory import MEMORY, Held
@@ -93,6 +94,7 @@ from penstock.sql.to_duckdb.catalog_query import (
     KNOWN_FUNCTIONS,
     SERIES_TOO_LONG,
     compile_catalog_query,
+    has_effect,
 )
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
 from penstock.sql.to_duckdb.pg_proc import PYTHON
@@ -295,12 +297,12 @@ class CatalogDatabase:
         if translation.sources:
             return fields, self._drawn(translation, values, kinds)
         every = functools.partial(self._every, translation, values, kinds)
-        return fields, every() if self._has_own(query) else repeatable(every)
+        return fields, every() if self._may_change(query) else repeatable(every)
 
-    def _has_own(self, query: SelectStmt) -> bool:
-        """Tell whether a query calls functions of the node, which may have effects."""
-        calls = (node.name[-1] for node in nodes_of(query) if isinstance(node, FuncCall))
-        return not self._own.isdisjoint(calls)
+    def _may_change(self, query: SelectStmt) -> bool:
+        """Tell whether a query calls functions of the node, or functions with effects."""
+        calls = {node.name[-1] for node in nodes_of(query) if isinstance(node, FuncCall)}
+        return not self._own.isdisjoint(calls) or any(map(has_effect, calls))
 
     def _every(
         self, translation: Translation, values: list[Any], kinds: Sequence[str]
@@ -442,9 +444,10 @@ class CatalogDatabase:
         (statement,) = self._connection.extract_statements(sql)
         # A parameter may be gone in DuckDB's SQL: generate_subscripts(array, $1) has one dimension.
         given = {name: values[int(name) - 1] for name in statement.named_parameters}
-        if given:
-            return self._connection.execute(statement, given)
-        return self._connection.execute(statement)
+        execute = functools.partial(
+            self._connection.execute, statement, *([given] if given else [])
+        )
+        return PRECEDENCE.politely(execute)
 
     def _as_postgresql(self, error: Exception) -> Exception:
         if self._session.cancelled():
@@ -523,7 +526,8 @@ class _KeptRows(list[Cells]):
         self._release = weakref.finalize(self, held.release)
 
     def close(self) -> None:
-        """Count the rows no longer: nobody reads them."""
+        """Give the memory back: nobody reads the rows."""
+        self.clear()
         self._release()
 
 

@@ -21,6 +21,7 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.precedence import PRECEDENCE
 from penstock.query_memory import MEMORY
 from penstock.sql.to_duckdb import fmgr
 from penstock.sql.to_duckdb.duckdb_errors import postgres_error
@@ -143,7 +144,7 @@ def read_from(duck: duckdb.DuckDBPyConnection, sql: str, rows: int) -> Iterator[
 
     Arrow reports errors after the first batch as OSError with DuckDB's text: these are converted.
     """
-    reader = duck.sql(sql).to_arrow_reader(rows)
+    reader = PRECEDENCE.politely(lambda: duck.sql(sql).to_arrow_reader(rows))
     try:
         yield from reader
     except OSError as error:

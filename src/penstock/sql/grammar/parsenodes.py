@@ -517,11 +517,11 @@ def nodes_of(tree: Any) -> Iterator[Any]:
         item = left.pop()
         if isinstance(item, tuple):
             left += reversed(item)
-        elif names := field_names(type(item)):
+        elif hasattr(type(item), "__dataclass_fields__"):
             check_for_interrupts()
             yield item
             if not isinstance(item, ALiterals):
-                left += [getattr(item, name) for name in names][::-1]
+                left += [getattr(item, name) for name in field_names(type(item))][::-1]
 
 
 def mutated(tree: Any, change: Callable[[Expression], Expression | None]) -> Any:
@@ -530,13 +530,12 @@ def mutated(tree: Any, change: Callable[[Expression], Expression | None]) -> Any
     if isinstance(tree, tuple):
         items = tuple(mutated(item, change) for item in tree)
         return tree if all(map(operator.is_, items, tree)) else items
-    names = field_names(type(tree))
-    if isinstance(tree, ALiterals) or not names:
+    if isinstance(tree, ALiterals) or not hasattr(type(tree), "__dataclass_fields__"):
         return tree
     check_for_interrupts()
     if isinstance(tree, Expression) and (found := change(tree)) is not None:
         return found
-    values = {name: getattr(tree, name) for name in names}
+    values = {name: getattr(tree, name) for name in field_names(type(tree))}
     new = {name: mutated(value, change) for name, value in values.items()}
     changed = {name: value for name, value in new.items() if value is not values[name]}
     return replace(tree, **changed) if changed else tree

@@ -440,7 +440,7 @@ def check_once(query: Query, sql: str, functions_: Mapping[str, CatalogFunction]
     for name in functions_:
         called = name.removesuffix(OF_BYTEA)
         said = sql.count(f"pg__{name}(")
-        if said and _has_effect(called) and said > _calls(query, called):
+        if said and has_effect(called) and said > _calls(query, called):
             raise _refused(called, "in such an expression")
 
 
@@ -662,7 +662,7 @@ def _effect(item: Any) -> str | None:
     return next((name for each in parts(item) if (name := _effect(each)) is not None), None)
 
 
-def _has_effect(name: str) -> bool:
+def has_effect(name: str) -> bool:
     found = functions_by_name().get(name, ())
     return any(row.volatility == VOLATILE for row in found) and not _LOOKS.fullmatch(name)
 
