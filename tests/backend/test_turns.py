@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -359,3 +360,32 @@ def test_a_long_query_begins_again_with_a_turn(lake: LakeServer) -> None:
             thread.join()
         assert found == [expected]
         assert errors == ["57014"]
+
+
+@pytest.mark.parametrize(
+    ("query", "begins_again"),
+    [
+        (_SHORT, True),
+        ("SELECT current_setting('a.n', true), pg_size_pretty(1::bigint)", True),
+        ("SELECT set_config('a.n', '1', false)", False),
+        ("SELECT nextval('pg_type')", False),
+        ("SELECT * FROM pg_drop_replication_slot('none')", False),
+    ],
+)
+def test_what_has_an_effect_never_begins_again(
+    lake: LakeServer, monkeypatch: pytest.MonkeyPatch, query: str, begins_again: bool
+) -> None:
+    begun: list[bool] = []
+    repeatable = Turn.repeatable
+
+    def noted(turn: Turn, leave: Callable[[], None]) -> AbstractContextManager[None]:
+        begun.append(True)
+        return repeatable(turn, leave)
+
+    monkeypatch.setattr(Turn, "repeatable", noted)
+    with (
+        lake.connect(replication="false") as connection,
+        contextlib.suppress(psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject),
+    ):
+        connection.execute(query)
+    assert bool(begun) == begins_again
