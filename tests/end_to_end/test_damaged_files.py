@@ -7,13 +7,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pyarrow.parquet as pq
 import pytest
 
 from end_to_end.compare import difference, publisher_rows
 from end_to_end.local_node import LocalNode
 from fix_postgres import Database
+from penstock.embedded import free_port
 from penstock.node.status import SubscriptionStatus
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
@@ -61,7 +64,8 @@ def node(local_node: Callable[..., LocalNode], database: Database) -> Iterator[L
     for table in (*_TABLES, "sound"):
         database.execute(_SETUP.format(table))
     database.execute("CREATE PUBLICATION p FOR ALL TABLES")
-    yield local_node(key_index_size=0)
+    trust = ["host all all 127.0.0.1/32 trust"]
+    yield local_node(key_index_size=0, port=free_port(), hba=trust)
 
 
 def file_of(node: LocalNode, table: str) -> Path:
@@ -150,3 +154,45 @@ def test_the_ways_on_of_a_stopped_subscription(node: LocalNode, database: Databa
         node.node.sql(enable)
         node.caught_up("s", database)
         assert_equal(node, database, table, "sound")
+
+
+def test_statements_and_verify(node: LocalNode, database: Database) -> None:
+    """Whoever needs the rows of a damaged file is told so, and nobody else."""
+    node.subscribe("s", database, "p")
+    node.caught_up("s", database)
+    paths = {table: file_of(node, table) for table in _TABLES}
+    for table in _TABLES:
+        damage(node, table)
+    node.node.sql("CREATE ROLE lake LOGIN SUPERUSER")
+    assert node.node.serving is not None
+    conninfo = f"host=127.0.0.1 port={node.node.serving.port} dbname=lake user=lake"
+    with psycopg.connect(conninfo, autocommit=True) as session:
+        assert session.execute("SELECT count(v) FROM sound").fetchall() == [(20000,)]
+        for table, path in paths.items():
+            for statement in (
+                f"SELECT * FROM {table}",
+                f"SELECT count(*) FROM {table} WHERE id > 0",
+                f"COPY {table} TO STDOUT",
+                f"UPDATE {table} SET v = 'here' WHERE id = {_KEY}",
+                f"DELETE FROM {table} WHERE id = {_KEY}",
+            ):
+                with pytest.raises(psycopg.Error) as told:
+                    run(session, statement)
+                gone = not path.exists()
+                assert told.value.sqlstate == ("58P01" if gone else "XX001"), statement
+                assert path.name in str(told.value), statement
+                assert gone or "put it back from a copy" in str(told.value.diag.message_hint)
+    verified = node.node.verify(subscription="s")
+    for compared in verified.tables:
+        name = compared.name.removeprefix("public.")
+        assert compared.equal == (name == "sound")
+        assert name == "sound" or paths[name].name in str(compared.reason)
+
+
+def run(session: psycopg.Connection[Any], statement: str) -> None:
+    if statement.startswith("COPY"):
+        with session.cursor() as cursor, cursor.copy(statement) as rows:
+            for _ in rows:
+                pass
+    else:
+        session.execute(statement)
