@@ -170,15 +170,11 @@ class Precedence:
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Do not give way in the ``with`` block: this thread holds what others may wait for."""
-        mine: _Work | None = getattr(_MINE, "work", None)
-        if mine is None:
-            yield
-            return
-        mine.holds += 1
+        _hold(1)
         try:
             yield
         finally:
-            mine.holds -= 1
+            _hold(-1)
 
     @property
     def idle(self) -> bool:
@@ -262,6 +258,13 @@ def _left(work: _Work, now: float) -> float:
     return work.began + _FIRST_S - now
 
 
+def _hold(more: int) -> None:
+    """Let this thread's work hold more things that others may wait for, or fewer."""
+    mine: _Work | None = getattr(_MINE, "work", None)
+    if mine is not None:
+        mine.holds += more
+
+
 PRECEDENCE: Final = Precedence()
 """The work of this process."""
 
@@ -274,13 +277,8 @@ class WorkLock:
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        self._note(1)
+        _hold(1)
 
     def __exit__(self, *error: object) -> None:
-        self._note(-1)
+        _hold(-1)
         self._lock.release()
-
-    def _note(self, holds: int) -> None:
-        mine: _Work | None = getattr(_MINE, "work", None)
-        if mine is not None:
-            mine.holds += holds

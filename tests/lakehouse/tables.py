@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable as DeltaRs
 from deltalake import QueryBuilder
+from pyroaring import BitMap
 from pyspark.sql import SparkSession
 
 from penstock.attribute import Attribute
@@ -53,6 +54,17 @@ def rows_of(ids: Iterable[int]) -> pa.Table:
 
 def commit(table: DeltaTable, lsn: int) -> int:
     return table.commit(app_id=APP, version_marker=lsn, operation="REPLICATION")
+
+
+def grow(table: DeltaTable, lsn: int) -> None:
+    """One more version, which has a file of two rows, one of them deleted; at 4 and 8 a
+    checkpoint."""
+    (file,) = write(table, [lsn, -lsn])
+    table.stage(written=[file])
+    table.stage(deleted={file.path: BitMap([1])})
+    commit(table, lsn)
+    if lsn in (4, 8):
+        table.checkpoint()
 
 
 def delta_rs_ids(table: DeltaTable) -> list[int]:

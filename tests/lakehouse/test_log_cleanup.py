@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable as DeltaRs
-from pyroaring import BitMap
 
-from lakehouse.tables import accounts, again, commit, delta_rs_ids, write
+from lakehouse.tables import accounts, again, delta_rs_ids, grow
 from penstock.errors import StorageError
 from penstock.lakehouse.checkpoint import interval_seconds
 from penstock.lakehouse.storage import local_path
@@ -37,12 +36,7 @@ def grown(folder: Path) -> DeltaTable:
     """Checkpoints at 4 and 8, versions to 10."""
     table = accounts(folder)
     for lsn in range(1, 11):
-        (file,) = write(table, [lsn, -lsn])
-        table.stage(written=[file])
-        table.stage(deleted={file.path: BitMap([1])})
-        commit(table, lsn)
-        if lsn in (4, 8):
-            table.checkpoint()
+        grow(table, lsn)
     return table
 
 

@@ -13,10 +13,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable as DeltaRs
-from pyroaring import BitMap
 
 from fix_object_store import ObjectStore
-from lakehouse.tables import accounts, again, commit, delta_rs_ids, write
+from lakehouse.tables import accounts, again, commit, delta_rs_ids, grow, write
 from penstock.errors import PenstockError, StorageError
 from penstock.lakehouse.identity import table_id
 from penstock.lakehouse.log import entry_uri, list_log, log_folder, read_entry
@@ -47,12 +46,7 @@ def table(tmp_path: Path) -> DeltaTable:
     for lsn in range(1, LAST + 1):
         if lsn == 3:
             table.stage(remove_all=True)
-        (file,) = write(table, [lsn, -lsn])
-        table.stage(written=[file])
-        table.stage(deleted={file.path: BitMap([1])})
-        commit(table, lsn)
-        if lsn in (4, 8):
-            table.checkpoint()
+        grow(table, lsn)
     return table
 
 

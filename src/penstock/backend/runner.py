@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Event
@@ -217,18 +217,15 @@ class SessionRunner:
         """True while a statement runs that only reads."""
         return self._reads
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> AbstractContextManager[None]:
         """Wait for the session's turn, and have it in the ``with`` block. Superusers and
         replication connections do not wait."""
         role = self._role()
-        self._cancellation.begin()
         if role.superuser or self._walsender:
-            yield
-            return
+            return nullcontext()
+        self._cancellation.begin()
         self.begin_statement()
-        with self._turn.of(role.oid, self._cancellation.check):
-            yield
+        return self._turn.of(role.oid, self._cancellation.check)
 
     def _repeated(self, work: Callable[[], Any]) -> Any:
         """Implement ``repeat_with``: the work begins again with a turn, if it is a guest for too

@@ -48,8 +48,6 @@ log = logging.getLogger(__name__)
 
 DATABASE_OID: Final = 16384
 """The first oid that a new cluster gives out (FirstNormalObjectId): there is one database."""
-"""The statements of a role that run at once on a machine with one core: a short one goes on beside
-a long one."""
 _ALPN: Final = "postgresql"
 """The protocol's name in a TLS handshake (PG_ALPN_PROTOCOL)."""
 
